@@ -1,0 +1,126 @@
+"""The two ways to read frame rows share how a batch is drawn and stacked; slices are one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.utils import NestedKey, unravel_key
+from torch import Tensor
+from torchrl.data import TensorDictReplayBuffer
+from torchrl.data.replay_buffers.utils import pin_memory_output
+from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
+from torchrl.envs.transforms import Transform
+
+from mcurl_torchrl.replay.layout import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY
+from mcurl_torchrl.replay.rows import Rows
+from mcurl_torchrl.replay.slice_sampler import EpisodeSliceSampler
+from mcurl_torchrl.replay.stacking import stack_frames
+
+if TYPE_CHECKING:
+    from mcurl_torchrl.replay.frame_buffer import FrameReplayBuffer
+
+__all__ = ["FrameSlices", "FrameView"]
+
+
+class FrameView(TensorDictReplayBuffer):
+    """What the two ways of reading a frame storage share: the lock, the order of things, and rebuilding stacks."""
+
+    pixels_key: NestedKey
+    num_frames: int
+    padding: str
+
+    def _read(self, rows: Rows, flat: Tensor) -> TensorDict:
+        """Gathers the batch for the flat rows that the sampler drew."""
+        raise NotImplementedError
+
+    def _read_stacks(self, rows: Rows, flat: Tensor, step: Tensor) -> Tensor:
+        """Gathers observations ``[N, K * C, ...]`` for flat rows ``[N, K]`` whose newest are at ``step`` ``[N]``."""
+        frames = rows.column(self.pixels_key).index_select(0, flat.flatten())
+        frames = frames.view(*flat.shape, *frames.shape[1:])
+        # Rows from before the episode are its first row already: nothing is left to do for "repeat".
+        return stack_frames(
+            frames, 1, step=step if self.padding == "zeros" else None, padding=self.padding, inplace=True
+        )
+
+    # Departs from TensorDictReplayBuffer, which reads every key at every row drawn: here an observation takes several
+    # rows and a reward n of them, and what nobody asked for is not read. The locks and the order are TorchRL's.
+    @pin_memory_output
+    def _sample(self, batch_size: int) -> tuple[TensorDictBase, dict[str, Any]]:
+        with self._replay_lock, self._write_lock:
+            index, info = self._sampler.sample(self._storage, batch_size)
+            rows = Rows(self._storage)
+            flat = rows.from_index(index)
+            data = self._read(rows, flat)
+        info["index"] = rows.to_index(flat if flat.ndim == 1 else flat[:, -1])
+        if self._transform is not None and len(self._transform):
+            data = self._transform(data)
+        return data, info
+
+
+class FrameSlices(FrameView):
+    """Slices of consecutive observations from the rows of a :class:`FrameReplayBuffer`; made by its ``slices`` method.
+
+    ``sample()`` gives a flat batch ``[num_slices * slice_len]``, slice after slice, of the form that TorchRL's slice
+    samplers give; ``reshape(num_slices, slice_len)`` it before a sequence loss. It has ``pixels`` ``[K * C, H, W]``,
+    whatever other keys were asked for, ``"trajectory"``, ``"step"``, ``"final"`` (True on an episode's last
+    observation, where nothing was done any more: its action and reward are 0) and ``"index"``.
+
+    It shares the storage and the lock of its buffer, so it may prefetch while the buffer is written to.
+    """
+
+    def __init__(
+        self,
+        buffer: FrameReplayBuffer,
+        *,
+        num_slices: int,
+        slice_len: int,
+        keys: Sequence[NestedKey] | None,
+        prefetch: int | None,
+        transform: Transform | None,
+        generator: torch.Generator | None,
+    ) -> None:
+        self.pixels_key = buffer.pixels_key
+        self.num_frames = buffer.num_frames
+        self.padding = buffer.padding
+        self.keys = [self.pixels_key] if keys is None else [unravel_key(key) for key in keys]
+        sampler = EpisodeSliceSampler(
+            slice_len, num_slices, num_frames=buffer.num_frames, truncated_key=None, init_key=None
+        )
+        storage_rng = buffer.storage._rng
+        super().__init__(
+            storage=buffer.storage,
+            sampler=sampler,
+            writer=ImmutableDatasetWriter(),
+            batch_size=num_slices * slice_len,
+            prefetch=prefetch,
+            transform=transform,
+            generator=generator,
+            pin_memory=buffer._pin_memory,
+        )
+        buffer.storage._rng = storage_rng
+        # With a lock of its own, a prefetching reader would read rows while they are written.
+        self._replay_lock = buffer._replay_lock
+
+    def _read(self, rows: Rows, flat: Tensor) -> TensorDict:
+        newest = flat if flat.ndim == 1 else flat[:, -1]
+        marks = {key: rows.scalars(key)[newest] for key in (TRAJECTORY_KEY, STEP_KEY, FINAL_KEY)}
+        batch = TensorDict(marks, batch_size=[len(newest)], device=self._storage.device)
+        for key in self.keys:
+            if key == self.pixels_key:
+                stacks = newest[:, None] if flat.ndim == 1 else flat
+                batch.set(key, self._read_stacks(rows, stacks, marks[STEP_KEY]))
+            else:
+                batch.set(key, rows.column(key).index_select(0, newest))
+        return batch
+
+    def extend(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuses: the rows belong to the buffer."""
+        raise RuntimeError("slices only read: write to the FrameReplayBuffer that they come from")
+
+    add = extend
+
+    def update_tensordict_priority(self, data: TensorDictBase) -> None:
+        """Does nothing: slices have no priorities."""

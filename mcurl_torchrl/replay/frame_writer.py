@@ -1,0 +1,312 @@
+"""FrameWriter: turns steps in TorchRL's layout into rows with each frame once, one ring per environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.utils import NestedKey
+from torch import Tensor
+from torchrl.data.replay_buffers.storages import TensorStorage
+from torchrl.data.replay_buffers.writers import Writer
+
+from mcurl_torchrl.replay import archive
+from mcurl_torchrl.replay.layout import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY, UNWRITTEN
+from mcurl_torchrl.replay.steps import TERMINATED_KEY, TRUNCATED_KEY, StepReader, Steps
+
+__all__ = ["FrameWriter"]
+
+
+class FrameWriter(Writer):
+    """Writes steps as rows of single frames (see :mod:`mcurl_torchrl.replay.layout`), one ring per column.
+
+    A row more is written where an episode ends, so columns fill at their own pace and each has its own cursor. Which
+    episode a row belongs to is decided here: an episode begins after a ``done``, where ``("collector", "traj_ids")``
+    changes or ``"is_init"`` is set, and where an observation is not the one that the step before led to (a collector
+    was made anew, or stopped in the middle of an episode). An episode left without ``done`` is closed as truncated.
+
+    Args:
+        reader (StepReader): how to read a step.
+    """
+
+    def __init__(self, reader: StepReader) -> None:
+        super().__init__()
+        self.reader = reader
+        self._storage: TensorStorage | None = None
+        self._write_count = 0
+        self._next_trajectory = 0
+        # One entry per column, made at the first write.
+        self._columns: dict[str, Tensor] = {}
+
+    @property
+    def written(self) -> Tensor:
+        """How many rows each column has ever taken, ``[columns]``."""
+        return self._columns["written"] if self._columns else torch.zeros(0, dtype=torch.int64)
+
+    @property
+    def _cursor(self) -> int:
+        """The next row of the first column (TorchRL's name; here every column has its own)."""
+        return int(self.written[0]) % self._ring() if self._columns else 0
+
+    def _ring(self) -> int:
+        assert self._storage is not None
+        rows: int = self._storage._storage.shape[0]
+        return rows
+
+    def add(self, data: TensorDictBase) -> Tensor:
+        """Writes one step (of each column); returns the index of the rows written."""
+        return self.extend(data.unsqueeze(0))
+
+    def extend(self, data: TensorDictBase) -> Tensor:
+        """Writes steps, time first; returns the index of the rows written, ``[rows]`` or ``[rows, ndim]``."""
+        flat, _ = self.write(data)
+        assert self._storage is not None
+        if self._storage.ndim == 1:
+            return flat
+        return torch.stack(torch.unravel_index(flat, self._storage._storage.shape), -1)
+
+    def write(self, data: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Writes steps, time first; returns the flat rows written and which of them are final rows."""
+        steps = self._check(data)
+        if not self._columns:
+            self._make_storage(steps)
+        cut = self._find_cuts(steps)
+        self._close_cut_episodes(cut)
+        flat, final = self._write_rows(steps, cut)
+        self._write_count += data.shape.numel()
+        return flat, final
+
+    def _check(self, data: TensorDictBase) -> Steps:
+        """Reads steps and makes sure that they fit, before anything is written."""
+        storage = self._storage
+        assert storage is not None
+        if data.ndim != storage.ndim or not data.shape.numel():
+            raise ValueError(
+                f"steps must have {storage.ndim} batch dimensions, time first, and not be empty; got {list(data.shape)}"
+            )
+        steps = self.reader.read(data, storage.device)
+        if not self._columns:
+            return steps
+        if steps.terminated.shape[1] != len(self.written):
+            raise ValueError(
+                f"the buffer has {len(self.written)} columns, one per environment; got {steps.terminated.shape[1]}"
+            )
+        for key, value in {self.reader.pixels_key: steps.frames, **steps.values}.items():
+            stored = storage._storage.get(key)
+            shape = stored.shape[storage.ndim :]
+            if value.dtype != stored.dtype or value.shape[2:] != shape:
+                raise ValueError(
+                    f"{key!r} is stored as {stored.dtype} of shape {tuple(shape)} per step; "
+                    f"got {value.dtype} of shape {tuple(value.shape[2:])}"
+                )
+        return steps
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def _make_storage(self, steps: Steps) -> None:
+        """Allocates the storage from the first steps; all its rows are unwritten."""
+        storage = self._storage
+        assert storage is not None
+        columns = steps.frames.shape[1]
+        example = TensorDict(
+            {
+                self.reader.pixels_key: steps.frames[0],
+                **{key: value[0] for key, value in steps.values.items()},
+                TERMINATED_KEY: steps.terminated[0, :, None],
+                TRUNCATED_KEY: steps.truncated[0, :, None],
+                TRAJECTORY_KEY: torch.zeros(columns, dtype=torch.int64),
+                STEP_KEY: torch.zeros(columns, dtype=torch.int64),
+                FINAL_KEY: torch.zeros(columns, dtype=torch.bool),
+            },
+            batch_size=[columns],
+            device=storage.device,
+        )
+        self._init_storage(example)
+        self._reset_columns(columns, steps.frames.shape[2:])
+
+    def _init_storage(self, example: TensorDict) -> None:
+        """Allocates the storage for rows like those of ``example``, one per column."""
+        assert self._storage is not None
+        self._storage._init(example if self._storage.ndim > 1 else example[0])
+
+    def _reset_columns(self, columns: int, frame_shape: torch.Size) -> None:
+        assert self._storage is not None
+        device = self._storage._storage.get(TRAJECTORY_KEY).device
+        self._storage._storage.get(TRAJECTORY_KEY).fill_(UNWRITTEN)
+        zeros = torch.zeros(columns, dtype=torch.int64, device=device)
+        self._columns = {
+            "written": zeros,
+            "trajectory": zeros + UNWRITTEN,
+            "next_step": zeros.clone(),
+            "is_open": torch.zeros(columns, dtype=torch.bool, device=device),
+            "traj_id": zeros + UNWRITTEN,
+            "next_frame": torch.zeros(columns, *frame_shape, dtype=self.reader.frame_dtype, device=device),
+        }
+
+    def _find_cuts(self, steps: Steps) -> Tensor:
+        """Tells which columns were left in the middle of an episode before the first of these steps."""
+        state = self._columns
+        cut = (steps.frames[0] != state["next_frame"]).flatten(1).any(-1)
+        if steps.is_init is not None:
+            cut |= steps.is_init[0]
+        if steps.traj_ids is not None:
+            cut |= (state["traj_id"] >= 0) & (steps.traj_ids[0] != state["traj_id"])
+        return cut & state["is_open"]
+
+    def _close_cut_episodes(self, cut: Tensor) -> None:
+        """Marks the last step of cut episodes as truncated; :meth:`_write_rows` gives them their final row."""
+        if not cut.any():
+            return
+        columns = cut.nonzero().squeeze(-1)
+        newest = (self.written[columns] - 1) % self._ring()
+        self._column(TRUNCATED_KEY)[newest * len(cut) + columns] = True
+
+    def _write_rows(self, steps: Steps, cut: Tensor) -> tuple[Tensor, Tensor]:
+        state, ring = self._columns, self._ring()
+        num_steps, num_columns = steps.terminated.shape
+        device = cut.device
+        time = torch.arange(num_steps, device=device)[:, None]
+
+        truncated = steps.truncated.clone()
+        begins_anew = (steps.frames[1:] != steps.next_frames[:-1]).flatten(2).any(-1)
+        if steps.is_init is not None:
+            begins_anew |= steps.is_init[1:]
+        if steps.traj_ids is not None:
+            begins_anew |= steps.traj_ids[1:] != steps.traj_ids[:-1]
+        truncated[:-1] |= begins_anew & ~steps.terminated[:-1]
+        ends = steps.terminated | truncated
+
+        # Which trajectory and step each incoming step is.
+        first = ends.roll(1, 0)
+        first[0] = cut | ~state["is_open"]
+        ids = (first.flatten().cumsum(0) - 1 + self._next_trajectory).view_as(first)
+        trajectory = torch.where(first, ids, UNWRITTEN)
+        trajectory[0] = torch.where(first[0], trajectory[0], state["trajectory"])
+        trajectory = trajectory.cummax(0).values
+        began = torch.where(first, time, -1).cummax(0).values
+        step = torch.where(began >= 0, time - began, time + state["next_step"])
+
+        # Where each goes: one row further for every final row before it in its column.
+        position = time + cut + (ends.long().cumsum(0) - ends.long())
+        total = num_steps + cut + ends.sum(0)
+        at_step, at_end = torch.arange(num_steps * num_columns, device=device), ends.flatten().nonzero().squeeze(-1)
+        column = at_step % num_columns
+        cut_columns = cut.nonzero().squeeze(-1)
+        zero = torch.zeros_like(cut_columns)
+
+        position = torch.cat([zero, position.flatten(), position.flatten()[at_end] + 1])
+        columns = torch.cat([cut_columns, column, column[at_end]])
+        final = torch.ones_like(position, dtype=torch.bool)
+        final[len(zero) : len(zero) + len(at_step)] = False
+        # A batch longer than the ring would write some rows twice: only the last of each is written.
+        kept = position >= (total - ring)[columns]
+        flat = ((state["written"][columns] + position) % ring) * num_columns + columns
+
+        def write(key: NestedKey, at_cut: Tensor, at_steps: Tensor, at_ends: Tensor) -> None:
+            self._column(key).index_copy_(0, flat[kept], torch.cat([at_cut, at_steps, at_ends])[kept])
+
+        def write_steps(key: NestedKey, values: Tensor) -> None:
+            values = values.flatten(0, 1)
+            write(key, values.new_zeros(len(zero), *values.shape[1:]), values, torch.zeros_like(values[at_end]))
+
+        write(
+            self.reader.pixels_key,
+            state["next_frame"][cut_columns],
+            steps.frames.flatten(0, 1),
+            steps.next_frames.flatten(0, 1)[at_end],
+        )
+        for key, value in steps.values.items():
+            write_steps(key, value)
+        write_steps(TERMINATED_KEY, steps.terminated[..., None])
+        write_steps(TRUNCATED_KEY, truncated[..., None])
+        write(TRAJECTORY_KEY, state["trajectory"][cut_columns], trajectory.flatten(), trajectory.flatten()[at_end])
+        write(STEP_KEY, state["next_step"][cut_columns], step.flatten(), step.flatten()[at_end] + 1)
+        self._column(FINAL_KEY).index_copy_(0, flat[kept], final[kept])
+
+        state["written"] = state["written"] + total
+        state["trajectory"], state["next_step"], state["is_open"] = trajectory[-1], step[-1] + 1, ~ends[-1]
+        state["next_frame"] = steps.next_frames[-1].clone()
+        if steps.traj_ids is not None:
+            state["traj_id"] = steps.traj_ids[-1].clone()
+        self._next_trajectory += int(first.sum())
+        self._publish()
+        order = position[kept].argsort(stable=True)
+        return flat[kept][order], final[kept][order]
+
+    def _publish(self) -> None:
+        """Tells the storage how much of it is written."""
+        assert self._storage is not None
+        filled = min(int(self.written.max()), self._ring())
+        self._storage._len = filled * len(self.written)
+        self._storage._set_last_cursor((int(self.written[0]) - 1) % self._ring())
+        self._storage._bump_mutation_revision()
+
+    def _column(self, key: NestedKey) -> Tensor:
+        assert self._storage is not None
+        column: Tensor = self._storage._storage.get(key).flatten(0, self._storage.ndim - 1)
+        return column
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the cursors and what is known of the episodes under way."""
+        return {
+            "columns": {name: value.clone() for name, value in self._columns.items()},
+            "write_count": self._write_count,
+            "next_trajectory": self._next_trajectory,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over a state from :meth:`state_dict`; the storage's rows have to be loaded already."""
+        assert self._storage is not None
+        self._columns = {name: value.clone().to(self._storage.device) for name, value in state_dict["columns"].items()}
+        self._write_count = state_dict["write_count"]
+        self._next_trajectory = state_dict["next_trajectory"]
+        if self._columns:
+            self._publish()
+
+    def expected_layout(self, columns: int) -> dict[str, Any]:
+        """Describes the rows this writer's storage has, or would have for so many columns, as far as that is known."""
+        storage = self._storage
+        assert storage is not None
+        if storage.initialized:
+            return archive.layout_of(storage._storage)
+        return {"rows": -(storage.max_size // -columns), "columns": 1 if storage.ndim == 1 else columns}
+
+    def restore(self, saved: archive.SavedState) -> None:
+        """Takes over saved rows and cursors that were checked to fit."""
+        storage = self._storage
+        assert storage is not None
+        columns = saved.state("writer/")
+        if saved.layout is None:
+            self._empty()
+            storage._empty()
+        else:
+            if not storage.initialized:
+                keys = {archive.decode_key(name): spec for name, spec in saved.layout["keys"].items()}
+                count = saved.layout["columns"]
+                empty = {
+                    key: torch.zeros(count, *shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+                    for key, (dtype, shape) in keys.items()
+                }
+                self._init_storage(TensorDict(empty, [count], device=storage.device))
+            storage._storage.get(TRAJECTORY_KEY).fill_(UNWRITTEN)
+            for flat, values in saved.rows(columns["written"].tolist()):
+                for key, value in values.items():
+                    self._column(key).index_copy_(0, flat.to(storage.device), value.to(storage.device))
+        self.load_state_dict({"columns": columns, **saved.scalars["writer"]})
+
+    def dumps(self, path: Any) -> None:
+        """Not used: :meth:`FrameReplayBuffer.dumps` saves rows and cursors together."""
+        raise NotImplementedError("save the FrameReplayBuffer as a whole, with its dumps()")
+
+    def loads(self, path: Any) -> None:
+        """Not used: :meth:`FrameReplayBuffer.loads` loads rows and cursors together."""
+        raise NotImplementedError("load the FrameReplayBuffer as a whole, with its loads()")
+
+    def _empty(self, empty_write_count: bool = True) -> None:
+        if self._columns:
+            self._reset_columns(len(self.written), self._columns["next_frame"].shape[1:])
+        if empty_write_count:
+            self._write_count = 0

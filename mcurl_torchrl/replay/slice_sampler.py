@@ -1,0 +1,242 @@
+"""EpisodeSliceSampler: slices inside one episode, each equally likely, at a cost that does not grow with the buffer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict.utils import NestedKey, unravel_key
+from torch import Tensor
+from torchrl.data.replay_buffers.samplers import Sampler
+from torchrl.data.replay_buffers.storages import Storage
+
+from mcurl_torchrl.replay.layout import STEP_KEY, TRAJECTORY_KEY
+from mcurl_torchrl.replay.rows import Rows, leaf_keys
+from mcurl_torchrl.replay.windows import EpisodeWindows, draw_uniform
+
+__all__ = ["EpisodeSliceSampler"]
+
+# Looked for, in this order, when no key is given. All that are present count as evidence.
+_TRAJ_KEYS: tuple[NestedKey, ...] = (("collector", "traj_ids"), "episode")
+_STEP_KEYS: tuple[NestedKey, ...] = ("step_count",)
+_END_KEYS: tuple[NestedKey, ...] = (("next", "done"),)
+
+
+class EpisodeSliceSampler(Sampler):
+    """Draws slices of consecutive rows of one episode; each valid slice is equally likely.
+
+    It stands in for :class:`~torchrl.data.SliceSampler` in any :class:`~torchrl.data.TensorDictReplayBuffer` and gives
+    batches of the same form: flat ``[num_slices * slice_len]``, slice after slice. It differs in three ways. TorchRL
+    draws a trajectory first and a start inside it second, so a row of a long episode is seen less often than one of a
+    short episode; here every valid slice has the same probability. TorchRL looks at the whole storage after each write
+    and reads every key twice; here the cost depends on the batch alone. And a slice never crosses an episode's end, the
+    ring's seam or a gap, also right after ``loads``, and where a new collector starts its trajectory ids at 0 again
+    (store a step for that: it is what tells two episodes of one id apart).
+
+    Args:
+        slice_len (int): the number of rows of a slice.
+        num_slices (int, optional): how many slices a batch has. Defaults to the batch size over ``slice_len``.
+
+    Keyword Args:
+        traj_key (NestedKey, optional): an integer per row that is equal within an episode.
+        step_key (NestedKey, optional): the row's number within its episode.
+        end_key (NestedKey, optional): a flag on an episode's last row.
+            With none of the three given, the storage is searched for the keys of
+            :class:`~mcurl_torchrl.FrameReplayBuffer` (``"trajectory"`` and ``"step"``), else for
+            ``("collector", "traj_ids")`` or ``"episode"``, ``"step_count"`` and ``("next", "done")``, and whatever is
+            there is used together.
+        num_frames (int): for storages of single frames. Above 1, each row comes with the ``num_frames - 1`` rows before
+            it, the episode's first row standing in for what would be earlier: the batch is then
+            ``[num_slices * slice_len, num_frames]``, ready for :class:`~mcurl_torchrl.StackFrames`. Defaults to 1.
+        truncated_key (NestedKey, optional): where a flag on the last row of each slice is written, as TorchRL does,
+            with ``"done"`` and ``"terminated"`` beside it. None writes none of them. Defaults to
+            ``("next", "truncated")``.
+        init_key (NestedKey, optional): if the storage has this flag, it is set on the first row of each slice, as
+            TorchRL does. Defaults to ``"is_init"``.
+
+    Raises:
+        ValueError: on sampling, if the batch size does not fit the slices.
+        RuntimeError: on sampling, if no episode is long enough; the longest one is named.
+        KeyError: on sampling, if the storage has none of the keys.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+        >>> from mcurl_torchrl import EpisodeSliceSampler
+        >>> buffer = TensorDictReplayBuffer(
+        ...     storage=LazyTensorStorage(100), sampler=EpisodeSliceSampler(slice_len=4), batch_size=8
+        ... )
+        >>> episode = torch.tensor([0] * 10 + [1] * 5)
+        >>> _ = buffer.extend(TensorDict({"episode": episode, "observation": torch.arange(15)}, [15]))
+        >>> slices = buffer.sample().reshape(2, 4)
+        >>> bool((slices["observation"].diff(dim=1) == 1).all())
+        True
+        >>> bool((slices["episode"][:, 0] == slices["episode"][:, -1]).all())
+        True
+    """
+
+    def __init__(
+        self,
+        slice_len: int,
+        num_slices: int | None = None,
+        *,
+        traj_key: NestedKey | None = None,
+        step_key: NestedKey | None = None,
+        end_key: NestedKey | None = None,
+        num_frames: int = 1,
+        truncated_key: NestedKey | None = ("next", "truncated"),
+        init_key: NestedKey | None = "is_init",
+    ) -> None:
+        for name, value in (("slice_len", slice_len), ("num_slices", num_slices), ("num_frames", num_frames)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}; it must be at least 1")
+        self.slice_len = slice_len
+        self.num_slices = num_slices
+        self.num_frames = num_frames
+        self.traj_key = None if traj_key is None else unravel_key(traj_key)
+        self.step_key = None if step_key is None else unravel_key(step_key)
+        self.end_key = None if end_key is None else unravel_key(end_key)
+        self.truncated_key = None if truncated_key is None else unravel_key(truncated_key)
+        self.init_key = None if init_key is None else unravel_key(init_key)
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor | tuple[Tensor, ...], dict[Any, Tensor]]:
+        """Draws slices; returns their storage index and the flags that go with them."""
+        num_slices = self._count_slices(batch_size)
+        rows = Rows(storage)
+        windows = self.windows(rows)
+        starts = draw_uniform(
+            num_slices,
+            len(rows),
+            lambda candidates: self.is_start(windows, candidates),
+            device=rows.device,
+            generator=self._rng,
+        )
+        if starts is None:
+            raise RuntimeError(self._explain_empty(windows))
+        flat = self.expand(windows, starts)
+        return rows.to_index(flat), self._flags(rows, flat)
+
+    def windows(self, rows: Rows) -> EpisodeWindows:
+        """Gathers what ``rows`` know of episodes."""
+        if self.traj_key is self.step_key is self.end_key is None:
+            if rows.has(TRAJECTORY_KEY) and rows.has(STEP_KEY):
+                return EpisodeWindows(rows, traj_key=TRAJECTORY_KEY, step_key=STEP_KEY, unique_ids=True)
+            keys = [next(filter(rows.has, options), None) for options in (_TRAJ_KEYS, _STEP_KEYS, _END_KEYS)]
+        else:
+            keys = [self.traj_key, self.step_key, self.end_key]
+        if all(key is None for key in keys):
+            raise KeyError(
+                f"nothing in the storage tells episodes apart: it holds {leaf_keys(rows.data)}; give traj_key, step_key"
+                f" or end_key, or store one of {[*_TRAJ_KEYS, *_STEP_KEYS, *_END_KEYS]}"
+            )
+        return EpisodeWindows(rows, traj_key=keys[0], step_key=keys[1], end_key=keys[2], seam=_find_seam(rows))
+
+    def is_start(self, windows: EpisodeWindows, candidates: Tensor) -> Tensor:
+        """Tells at which of the flat rows a slice, with all the earlier frames that it needs, can start."""
+        valid = windows.valid(candidates, self.slice_len)
+        if self.num_frames > 1:
+            survivors = valid.nonzero().squeeze(-1)
+            valid[survivors] = windows.history(candidates[survivors], self.num_frames - 1)[1]
+        return valid
+
+    def expand(self, windows: EpisodeWindows, starts: Tensor) -> Tensor:
+        """Lists the flat rows of slices: ``[slices * slice_len]``, or ``[slices * slice_len, num_frames]``."""
+        flat = windows.expand(starts, self.slice_len, self.num_frames - 1)
+        if self.num_frames == 1:
+            return flat.flatten()
+        return flat.unfold(1, self.num_frames, 1).flatten(0, 1)
+
+    def _count_slices(self, batch_size: int) -> int:
+        num_slices = batch_size // self.slice_len if self.num_slices is None else self.num_slices
+        if num_slices * self.slice_len != batch_size or num_slices < 1:
+            raise ValueError(
+                f"batch_size={batch_size} does not fit slice_len={self.slice_len}, num_slices={self.num_slices}; "
+                f"the batch size counts rows: it must be num_slices * slice_len"
+            )
+        return num_slices
+
+    def _flags(self, rows: Rows, flat: Tensor) -> dict[Any, Tensor]:
+        newest = flat if flat.ndim == 1 else flat[:, -1]
+        position = torch.arange(len(newest), device=flat.device) % self.slice_len
+        info: dict[Any, Tensor] = {}
+        if self.truncated_key is not None:
+            truncated = position == self.slice_len - 1
+            for name in ("truncated", "done", "terminated"):
+                key = name if isinstance(self.truncated_key, str) else (*self.truncated_key[:-1], name)
+                stored = rows.scalars(key)[newest] if rows.has(key) else torch.zeros_like(truncated)
+                # The cut at a slice's end is not the environment's doing, so it never sets "terminated"; and as in
+                # TorchRL, "truncated" marks this cut alone while "done" keeps the stored ends as well.
+                flag = {"truncated": truncated, "done": truncated | stored, "terminated": stored}[name]
+                info[key if name != "truncated" else self.truncated_key] = flag[:, None]
+        if self.init_key is not None and rows.has(self.init_key):
+            stored = rows.column(self.init_key)[newest]
+            first = (position == 0).view(-1, *[1] * (stored.ndim - 1))
+            info[self.init_key] = stored | first
+        return info
+
+    def _explain_empty(self, windows: EpisodeWindows) -> str:
+        longest = windows.longest()
+        rows = windows.rows
+        message = (
+            f"no slice of slice_len={self.slice_len} rows: the longest stretch of one episode in the buffer has "
+            f"{longest} rows ({len(rows)} rows stored); use slice_len <= {longest} or collect longer episodes"
+        )
+        if self.num_frames > 1 and longest >= self.slice_len:
+            message = (
+                f"no slice of slice_len={self.slice_len} rows whose num_frames={self.num_frames} stacks are whole: the "
+                f"{self.num_frames - 1} frames before each were overwritten; use a larger buffer"
+            )
+        return message
+
+    def _sampleable_count(self, storage: Storage, batch_size: int) -> int:
+        if not len(storage):
+            return 0
+        rows = Rows(storage)
+        windows = self.windows(rows)
+        # A generator of its own: asking changes nobody's random numbers.
+        generator = torch.Generator(rows.device).manual_seed(0)
+        found = draw_uniform(
+            1, len(rows), lambda candidates: self.is_start(windows, candidates), device=rows.device, generator=generator
+        )
+        return 0 if found is None else batch_size
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(slice_len={self.slice_len}, num_slices={self.num_slices}, "
+            f"num_frames={self.num_frames})"
+        )
+
+    # The sampler derives everything from the storage: there is no state to keep.
+    def state_dict(self) -> dict[str, Any]:
+        """Returns an empty dictionary."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Does nothing."""
+
+    def dumps(self, path: Any) -> None:
+        """Does nothing."""
+
+    def loads(self, path: Any) -> None:
+        """Does nothing."""
+
+    def _empty(self) -> None:
+        pass
+
+
+def _find_seam(rows: Rows) -> int:
+    """Returns the time of the oldest row.
+
+    The cursor of the buffer's writer says it, also after ``loads``, when what the storage remembers of its last write
+    is missing or out of date. A storage that nobody ever wrote to is a data set, which begins at row 0.
+    """
+    if not rows.is_full:
+        return 0
+    writers: list[Any] = [getattr(buffer, "writer", None) for buffer in rows.storage._attached_entities]
+    writers = [writer for writer in writers if hasattr(writer, "_cursor") and writer._write_count]
+    if writers:
+        latest = max(writers, key=lambda writer: writer._write_count)
+        return int(latest._cursor) % rows.num_rows
+    newest = rows.storage._last_cursor_index
+    return 0 if newest is None else (int(newest) + 1) % rows.num_rows

@@ -1,0 +1,260 @@
+"""Which rows of a frame replay can start a transition, and drawing them: uniformly or by priority."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchrl.data.replay_buffers.samplers import Sampler
+from torchrl.data.replay_buffers.storages import Storage
+
+from mcurl_torchrl.replay.layout import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY
+from mcurl_torchrl.replay.rows import Rows
+from mcurl_torchrl.replay.sum_tree import SumTree
+from mcurl_torchrl.replay.windows import EpisodeWindows, all_valid, draw_uniform, draw_valid
+
+__all__ = ["FrameTransitions", "PrioritizedTransitionSampler", "TransitionSampler"]
+
+
+class FrameTransitions:
+    """The n-step transitions that can be made from the rows of a frame replay.
+
+    Args:
+        rows (Rows): rows laid out as :mod:`mcurl_torchrl.replay.layout` says.
+
+    Keyword Args:
+        num_frames (int): the frames of an observation.
+        n_step (int): the steps of a transition; fewer where the episode ends earlier.
+    """
+
+    def __init__(self, rows: Rows, *, num_frames: int, n_step: int) -> None:
+        self.rows = rows
+        self.num_frames = num_frames
+        self.n_step = n_step
+        self.windows = EpisodeWindows(rows, traj_key=TRAJECTORY_KEY, step_key=STEP_KEY, unique_ids=True)
+        self._trajectory = rows.scalars(TRAJECTORY_KEY)
+        self._step = rows.scalars(STEP_KEY)
+        self._final = rows.scalars(FINAL_KEY)
+
+    def steps_ahead(self, anchors: Tensor) -> Tensor:
+        """Counts the rows after each flat row that belong to its episode, up to ``n_step``."""
+        time, column = self.rows.split(anchors)
+        offsets = torch.arange(1, self.n_step + 1, device=anchors.device)
+        later = self.rows.join(time[:, None] + offsets, column[:, None])
+        same = self._trajectory[later] == self._trajectory[anchors][:, None]
+        # Around the ring the same episode may come again, older: its steps tell it apart.
+        same &= self._step[later] == self._step[anchors][:, None] + offsets
+        return same.sum(-1)
+
+    def valid(self, anchors: Tensor) -> Tensor:
+        """Tells which flat rows start a transition whose frames and whose n rewards, or the episode's end, exist."""
+        valid = self._trajectory[anchors] >= 0
+        ahead = self.steps_ahead(anchors)
+        time, column = self.rows.split(anchors)
+        ended = self._final[self.rows.join(time + ahead, column)]
+        valid &= (ahead > 0) & (ended | (ahead == self.n_step))
+        return valid & self.windows.history(anchors, self.num_frames - 1)[1]
+
+    def explain_empty(self) -> str:
+        """Says why there is no transition."""
+        needed = "1 later row" if self.n_step == 1 else f"{self.n_step} later rows"
+        return (
+            f"no transition can be drawn from {len(self.rows)} rows: it takes a row whose num_frames={self.num_frames} "
+            f"frames are there, and {needed} of its episode or the episode's end; the longest stretch of one episode "
+            f"has {self.windows.longest()} rows"
+        )
+
+
+class TransitionSampler(Sampler):
+    """Draws rows that start a transition, each with the same probability.
+
+    The transitions' shape (``num_frames``, ``n_step``) is that of the :class:`~mcurl_torchrl.FrameReplayBuffer` that
+    the sampler is given to.
+
+    Examples:
+        >>> from mcurl_torchrl import FrameReplayBuffer
+        >>> from mcurl_torchrl.replay import TransitionSampler
+        >>> from torchrl.data import LazyTensorStorage
+        >>> buffer = FrameReplayBuffer(storage=LazyTensorStorage(100), sampler=TransitionSampler(), batch_size=4)
+    """
+
+    num_frames: int = 1
+    n_step: int = 1
+
+    def transitions(self, storage: Storage) -> FrameTransitions:
+        """Returns the transitions in ``storage``."""
+        return FrameTransitions(Rows(storage), num_frames=self.num_frames, n_step=self.n_step)
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor | tuple[Tensor, ...], dict[str, Tensor]]:
+        """Draws rows; returns their storage index and what goes with them into the batch."""
+        transitions = self.transitions(storage)
+        anchors, info = self._draw(transitions, batch_size, self._rng)
+        if anchors is None:
+            raise RuntimeError(transitions.explain_empty())
+        return transitions.rows.to_index(anchors), info
+
+    def _draw(
+        self, transitions: FrameTransitions, count: int, generator: torch.Generator | None
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+        rows = transitions.rows
+        return draw_uniform(count, len(rows), transitions.valid, device=rows.device, generator=generator), {}
+
+    def _sampleable_count(self, storage: Storage, batch_size: int) -> int:
+        if not len(storage):
+            return 0
+        transitions = self.transitions(storage)
+        # A generator of its own: asking changes nobody's random numbers.
+        generator = torch.Generator(transitions.rows.device).manual_seed(0)
+        found, _ = self._draw(transitions, 1, generator)
+        return 0 if found is None else batch_size
+
+    def discard(self, index: Tensor) -> None:
+        """Hears which of the rows just written can never start a transition."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(num_frames={self.num_frames}, n_step={self.n_step})"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns an empty dictionary: there is no state."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Does nothing."""
+
+    def dumps(self, path: Any) -> None:
+        """Does nothing: the buffer saves :meth:`state_dict`."""
+
+    def loads(self, path: Any) -> None:
+        """Does nothing: the buffer loads :meth:`state_dict`."""
+
+    def _empty(self) -> None:
+        pass
+
+
+class PrioritizedTransitionSampler(TransitionSampler):
+    """Draws rows that start a transition in proportion to ``priority ** alpha`` (https://arxiv.org/abs/1511.05952).
+
+    A new row gets the largest priority seen so far, at first 1. Draws that cannot start a transition (yet) are drawn
+    again, so each valid row's probability is its share among the valid ones.
+
+    TorchRL's :class:`~torchrl.data.PrioritizedSampler` needs a compiled extension that does not load on the torch
+    version this package is tested with, and it knows nothing of rows that cannot be drawn: hence this one, on a
+    :class:`~mcurl_torchrl.replay.SumTree` of its own.
+
+    Args:
+        alpha (float): the exponent; 0 is uniform. Defaults to 0.5.
+        beta (float): how far importance weights correct for the unequal probabilities; 1 is in full. Set ``beta`` on
+            the sampler to anneal it. Defaults to 0.4.
+
+    A batch has ``"priority_weight"``: ``p ** (-alpha * beta)`` divided by the batch's largest.
+
+    Raises:
+        ValueError: on a negative ``alpha`` or a ``beta`` outside of [0, 1].
+    """
+
+    def __init__(self, alpha: float = 0.5, beta: float = 0.4) -> None:
+        if alpha < 0:
+            raise ValueError(f"alpha={alpha}; it must not be negative")
+        self.alpha = alpha
+        self.beta = beta
+        self._max_weight = 1.0
+        self._tree: SumTree | None = None
+
+    @property
+    def beta(self) -> float:
+        """How far importance weights correct, from 0 to 1."""
+        return self._beta
+
+    @beta.setter
+    def beta(self, value: float) -> None:
+        if not 0 <= value <= 1:
+            raise ValueError(f"beta={value}; it must be between 0 and 1")
+        self._beta = value
+
+    def make_tree(self, size: int, device: torch.device) -> None:
+        """Makes room for the weights of ``size`` rows; called by the buffer once its storage is there."""
+        if self._tree is None:
+            self._tree = SumTree(size, device)
+
+    @property
+    def tree(self) -> SumTree:
+        """``priority ** alpha`` of every row."""
+        if self._tree is None:
+            raise RuntimeError("the replay buffer is empty: write to it before sampling")
+        return self._tree
+
+    def extend(self, index: Tensor) -> None:
+        """Gives new flat rows the largest weight so far."""
+        self.tree.update(index, torch.tensor(self._max_weight))
+
+    def discard(self, index: Tensor) -> None:
+        """Takes rows that can never start a transition out of the draw."""
+        self.tree.update(index, torch.tensor(0.0))
+
+    def update_priority(self, index: Any, priority: Any, *, storage: Storage | None = None) -> None:
+        """Sets the priorities of flat rows.
+
+        Raises:
+            ValueError: on a negative or non-finite priority, naming it; nothing is changed then.
+        """
+        priority = torch.as_tensor(priority).detach().to(self.tree.total.device, torch.float64).reshape(-1)
+        bad = ~(priority.isfinite() & (priority >= 0))
+        if bad.any():
+            raise ValueError(f"priorities must be finite and not negative; got {priority[bad][0].item()}")
+        # 0 ** 0 is 1: with alpha=0 all are equal, also those of priority 0.
+        weight = priority**self.alpha
+        self.tree.update(torch.as_tensor(index, device=weight.device), weight)
+        if weight.numel():
+            self._max_weight = max(self._max_weight, weight.max().item())
+
+    def _draw(
+        self, transitions: FrameTransitions, count: int, generator: torch.Generator | None
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+        tree = self.tree
+
+        def draw_exhaustively(size: int) -> Tensor | None:
+            valid = all_valid(len(transitions.rows), transitions.valid, transitions.rows.device)
+            sums = (tree.weights[: len(valid)] * valid).cumsum(0)
+            if not sums[-1] > 0:
+                return None
+            mass = torch.rand(size, dtype=torch.float64, device=sums.device, generator=generator) * sums[-1]
+            mass = torch.minimum(mass, torch.nextafter(sums[-1], torch.zeros_like(sums[-1])))
+            return torch.searchsorted(sums, mass, right=True)
+
+        if not tree.total > 0:
+            return None, {}
+        anchors = draw_valid(
+            count,
+            propose=lambda size: tree.sample(size, generator),
+            is_valid=transitions.valid,
+            draw_exhaustively=draw_exhaustively,
+        )
+        if anchors is None:
+            return None, {}
+        # (N P(i)) ** -beta over the batch's largest: N and the sum of all priorities cancel.
+        weight = tree[anchors]
+        weight = (weight / weight.min()) ** -self.beta
+        return anchors, {"priority_weight": weight.float()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all weights, the largest one so far and beta."""
+        weights = torch.zeros(0, dtype=torch.float64) if self._tree is None else self._tree.weights.clone()
+        return {"weights": weights, "max_weight": self._max_weight, "beta": self.beta}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over a state from :meth:`state_dict`."""
+        weights = state_dict["weights"]
+        if len(weights):
+            self._tree = SumTree(len(weights), weights.device if self._tree is None else self._tree.total.device)
+            self._tree.fill(weights)
+        self._max_weight = state_dict["max_weight"]
+        self.beta = state_dict["beta"]
+
+    def _empty(self) -> None:
+        self._max_weight = 1.0
+        if self._tree is not None:
+            self._tree.fill(torch.zeros(self._tree.size))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(alpha={self.alpha}, beta={self.beta})"

@@ -1,0 +1,112 @@
+"""StackFrames: observations of K frames from rows that hold one frame each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensordict import TensorDictBase
+from tensordict.utils import NestedKey, unravel_key
+from torch import Tensor
+from torchrl.envs.transforms import Transform
+
+from mcurl_torchrl.replay.rows import leaf_keys
+from mcurl_torchrl.replay.stacking import check_padding, stack_frames
+
+__all__ = ["StackFrames"]
+
+
+class StackFrames(Transform):
+    """Rebuilds stacked observations in a replay buffer that stores single frames.
+
+    It goes with :class:`~mcurl_torchrl.EpisodeSliceSampler`, whose ``num_frames`` fetches each row together with the
+    rows before it, in any :class:`~torchrl.data.TensorDictReplayBuffer`. (:class:`~mcurl_torchrl.FrameReplayBuffer`
+    stacks by itself, and reads less.) In an environment use :class:`~torchrl.envs.CatFrames`.
+
+    Reads ``in_keys``, ``[*, K, C, H, W]`` where ``[*, K]`` is the batch size, and ``step_key``, ``[*, K]``; writes
+    ``out_keys``, ``[*, K * C, H, W]``, oldest frame first. All other entries are left with their newest row, so that
+    the batch size becomes ``[*]``.
+
+    Args:
+        num_frames (int): K, the frames of an observation.
+
+    Keyword Args:
+        in_keys (sequence of NestedKey): the frames. Defaults to ``["pixels"]``.
+        out_keys (sequence of NestedKey, optional): where the stacks go. Defaults to ``in_keys``.
+        padding (str): what stands for frames from before the episode: ``"repeat"``, its first frame, as DMControl
+            pipelines do, or ``"zeros"``, as Atari pipelines do. Defaults to ``"repeat"``.
+        step_key (NestedKey, optional): how many steps into its episode a row is. None takes the frames as they come,
+            which is right with ``padding="repeat"`` because the sampler already repeats the first row.
+            Defaults to None.
+
+    Raises:
+        ValueError: on an unknown padding, on ``padding="zeros"`` without a ``step_key``, or when the last batch
+            dimension is not ``num_frames``.
+        KeyError: when a key is missing, with the keys that are there.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+        >>> from mcurl_torchrl import EpisodeSliceSampler, StackFrames
+        >>> buffer = TensorDictReplayBuffer(
+        ...     storage=LazyTensorStorage(100),
+        ...     sampler=EpisodeSliceSampler(slice_len=5, num_frames=3, traj_key="episode", step_key="step"),
+        ...     transform=StackFrames(3),
+        ...     batch_size=10,
+        ... )
+        >>> frames = torch.arange(8, dtype=torch.uint8).view(8, 1, 1, 1).expand(8, 3, 16, 16)
+        >>> episode = TensorDict({"pixels": frames, "episode": torch.zeros(8, dtype=torch.int64)}, [8])
+        >>> _ = buffer.extend(episode.set("step", torch.arange(8)))
+        >>> buffer.sample()["pixels"].shape
+        torch.Size([10, 9, 16, 16])
+    """
+
+    def __init__(
+        self,
+        num_frames: int,
+        *,
+        in_keys: Sequence[NestedKey] = ("pixels",),
+        out_keys: Sequence[NestedKey] | None = None,
+        padding: str = "repeat",
+        step_key: NestedKey | None = None,
+    ) -> None:
+        if num_frames < 1:
+            raise ValueError(f"num_frames={num_frames}; it must be at least 1")
+        if check_padding(padding) == "zeros" and step_key is None:
+            raise ValueError("padding='zeros' needs a step_key, to know which frames lie before the episode")
+        out_keys = list(in_keys) if out_keys is None else list(out_keys)
+        if len(out_keys) != len(in_keys):
+            raise ValueError(f"out_keys={out_keys} must be as many as in_keys={list(in_keys)}")
+        super().__init__(in_keys=list(in_keys), out_keys=out_keys)
+        self.num_frames = num_frames
+        self.padding = padding
+        self.step_key = None if step_key is None else unravel_key(step_key)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Stacks the frames of a batch ``[*, num_frames]``; returns a batch ``[*]``."""
+        if not tensordict.ndim or tensordict.shape[-1] != self.num_frames:
+            raise ValueError(
+                f"StackFrames({self.num_frames}) needs {self.num_frames} rows in the last batch dimension, as "
+                f"EpisodeSliceSampler(num_frames={self.num_frames}) gives them; got batch size {list(tensordict.shape)}"
+            )
+        newest = tensordict[..., -1]
+        step = None if self.step_key is None else self._get(newest, self.step_key).reshape(newest.shape)
+        for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
+            frames = self._get(tensordict, in_key)
+            newest.set(out_key, stack_frames(frames, tensordict.ndim - 1, step=step, padding=self.padding))
+        return newest
+
+    @staticmethod
+    def _get(tensordict: TensorDictBase, key: NestedKey) -> Tensor:
+        value = tensordict.get(key, None)
+        if value is None:
+            raise KeyError(f"StackFrames needs {key!r}; the batch has {leaf_keys(tensordict)}")
+        return value
+
+    def _refuse_env(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(
+            "StackFrames rebuilds stacks in a replay buffer; in an environment use torchrl.envs.CatFrames"
+        )
+
+    _step = _reset = _call = transform_observation_spec = _refuse_env
