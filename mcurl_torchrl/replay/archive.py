@@ -307,6 +307,9 @@ def open_saved(path: Path, name: str) -> SavedState:
     try:
         segments = [RowSegment(**entry) for entry in manifest["segments"]]
         layout, scalars, state = manifest["layout"], manifest["scalars"], manifest["state"]
+        for entry in (*manifest["segments"], state):
+            if entry["file"] != os.path.basename(entry["file"]):
+                raise ValueError(f"{file} names {entry['file']!r}; all files must lie in the folder itself")
         for segment in segments:
             count = sum(segment.last) - sum(segment.first)
             shapes = {key: [count, *shape] for key, (_, shape) in layout["keys"].items()}
@@ -318,7 +321,7 @@ def open_saved(path: Path, name: str) -> SavedState:
 
 
 def _check_tensors(file: Path, size: int, shapes: dict[str, list[int]] | None) -> None:
-    if file.name != os.path.basename(file.name) or not file.is_file():
+    if not file.is_file():
         raise FileNotFoundError(f"the saved replay buffer is incomplete: {file} is missing")
     if file.stat().st_size != size:
         raise ValueError(f"{file} was cut short or changed: it has {file.stat().st_size} bytes, {size} were saved")

@@ -415,8 +415,7 @@ class FrameReplayBuffer(FrameView):
             )
         if saved.layout is None:
             return
-        expected = self._writer.expected_layout(saved.layout["columns"])
-        for name, value in expected.items():
+        for name, value in self._writer.expected_layout(saved.layout).items():
             if saved.layout[name] != value:
                 raise ValueError(f"the buffer in {saved.path} has {name} {saved.layout[name]}; this one has {value}")
 

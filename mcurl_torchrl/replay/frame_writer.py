@@ -12,7 +12,7 @@ from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl.data.replay_buffers.writers import Writer
 
 from mcurl_torchrl.replay import archive
-from mcurl_torchrl.replay.layout import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY, UNWRITTEN
+from mcurl_torchrl.replay.layout import FINAL_KEY, LAYOUT_KEYS, STEP_KEY, TRAJECTORY_KEY, UNWRITTEN
 from mcurl_torchrl.replay.steps import TERMINATED_KEY, TRUNCATED_KEY, StepReader, Steps
 
 __all__ = ["FrameWriter"]
@@ -266,13 +266,22 @@ class FrameWriter(Writer):
         if self._columns:
             self._publish()
 
-    def expected_layout(self, columns: int) -> dict[str, Any]:
-        """Describes the rows this writer's storage has, or would have for so many columns, as far as that is known."""
+    def expected_layout(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """Describes the rows that this writer's storage has or, before the first write, would have to have.
+
+        Args:
+            saved (dict): a saved layout, from which a storage without rows takes what it does not know yet.
+        """
         storage = self._storage
         assert storage is not None
         if storage.initialized:
             return archive.layout_of(storage._storage)
-        return {"rows": -(storage.max_size // -columns), "columns": 1 if storage.ndim == 1 else columns}
+        columns = 1 if storage.ndim == 1 else saved["columns"]
+        names = [archive.encode_key(key) for key in (*self.reader.stored_keys, *LAYOUT_KEYS)]
+        keys = {name: saved["keys"].get(name, "any") for name in names}
+        pixels = archive.encode_key(self.reader.pixels_key)
+        keys[pixels] = [str(self.reader.frame_dtype), *keys[pixels][1:]]
+        return {"rows": -(storage.max_size // -columns), "columns": columns, "keys": keys}
 
     def restore(self, saved: archive.SavedState) -> None:
         """Takes over saved rows and cursors that were checked to fit."""

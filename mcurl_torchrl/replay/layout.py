@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from tensordict.utils import NestedKey
 
-__all__ = ["FINAL_KEY", "STEP_KEY", "TRAJECTORY_KEY", "UNWRITTEN"]
+__all__ = ["FINAL_KEY", "LAYOUT_KEYS", "STEP_KEY", "TRAJECTORY_KEY", "UNWRITTEN"]
 
 TRAJECTORY_KEY: NestedKey = "trajectory"
 STEP_KEY: NestedKey = "step"
 FINAL_KEY: NestedKey = "final"
+LAYOUT_KEYS = (TRAJECTORY_KEY, STEP_KEY, FINAL_KEY)
 UNWRITTEN = -1

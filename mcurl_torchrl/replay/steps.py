@@ -47,6 +47,11 @@ class StepReader:
     frame_dtype: torch.dtype
 
     @property
+    def stored_keys(self) -> tuple[NestedKey, ...]:
+        """What is stored of a step."""
+        return (self.pixels_key, self.action_key, *self.extra_keys, REWARD_KEY, TERMINATED_KEY, TRUNCATED_KEY)
+
+    @property
     def next_pixels_key(self) -> NestedKey:
         """Where a step has the observation that it led to."""
         return unravel_key(("next", self.pixels_key))

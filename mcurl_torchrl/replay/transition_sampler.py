@@ -226,6 +226,7 @@ class PrioritizedTransitionSampler(TransitionSampler):
             return None, {}
         anchors = draw_valid(
             count,
+            len(transitions.rows),
             propose=lambda size: tree.sample(size, generator),
             is_valid=transitions.valid,
             draw_exhaustively=draw_exhaustively,

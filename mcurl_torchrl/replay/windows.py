@@ -12,11 +12,11 @@ from mcurl_torchrl.replay.rows import Rows
 
 __all__ = ["EpisodeWindows", "all_valid", "draw_uniform", "draw_valid"]
 
-# Rejection draws at most _MAX_ROUNDS times, four times more each round, so a window as rare as one in a thousand rows
-# is still found without looking at the whole buffer. What is rarer pays for one scan.
-_MAX_ROUNDS = 6
+# Rejection proposes this many rows at first, four times more each round, no more than _MAX_PROPOSALS in all: what is
+# rarer than that, and whatever takes more proposals than there are rows, is found by looking at all rows once.
 _FIRST_ROUND = 32
-_MAX_CHUNK = 65_536
+_MAX_PROPOSALS = 65_536
+_SCAN_CHUNK = 65_536
 
 
 class EpisodeWindows:
@@ -147,6 +147,7 @@ class EpisodeWindows:
 
 def draw_valid(
     count: int,
+    num_rows: int,
     *,
     propose: Callable[[int], Tensor],
     is_valid: Callable[[Tensor], Tensor],
@@ -159,6 +160,7 @@ def draw_valid(
 
     Args:
         count (int): how many rows to draw, with replacement.
+        num_rows (int): how many rows there are to look at.
 
     Keyword Args:
         propose (callable): draws that many rows.
@@ -169,22 +171,23 @@ def draw_valid(
         The rows, or None if no row is valid.
     """
     accepted: list[Tensor] = []
-    found, size = 0, max(_FIRST_ROUND, count + count // 4)
-    for _ in range(_MAX_ROUNDS):
+    found, proposed, size = 0, 0, max(_FIRST_ROUND, count + count // 4)
+    while proposed < min(num_rows, _MAX_PROPOSALS):
         rows = propose(size)
         rows = rows[is_valid(rows)]
         accepted.append(rows)
         found += len(rows)
         if found >= count:
             return torch.cat(accepted)[:count]
-        size = min(4 * size, _MAX_CHUNK)
+        proposed += size
+        size *= 4
     rest = draw_exhaustively(count - found)
     return None if rest is None else torch.cat([*accepted, rest])
 
 
 def all_valid(num_rows: int, is_valid: Callable[[Tensor], Tensor], device: torch.device) -> Tensor:
     """Evaluates ``is_valid`` on the rows 0..num_rows-1, some at a time to bound the memory."""
-    chunks = torch.arange(num_rows, device=device).split(_MAX_CHUNK)
+    chunks = torch.arange(num_rows, device=device).split(_SCAN_CHUNK)
     return torch.cat([is_valid(chunk) for chunk in chunks])
 
 
@@ -206,5 +209,9 @@ def draw_uniform(
         return candidates[draw(len(candidates), size)] if len(candidates) else None
 
     return draw_valid(
-        count, propose=lambda size: draw(num_rows, size), is_valid=is_valid, draw_exhaustively=draw_exhaustively
+        count,
+        num_rows,
+        propose=lambda size: draw(num_rows, size),
+        is_valid=is_valid,
+        draw_exhaustively=draw_exhaustively,
     )

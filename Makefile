@@ -1,0 +1,46 @@
+# Each word works alone on a fresh machine: the environment is made first, where it is missing or out of date.
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BIN := .venv/bin
+READY := .venv/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lint type test test-slow demo bench clean
+
+help:  ## list the words
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: $(READY)  ## make .venv with the tested versions (PYTHON=python3.12 picks the interpreter)
+
+# torch goes first and pinned: a range, without a torch installed, may pull another build of several gigabytes.
+# wheel is for Debian's pip, which else installs Hydra's antlr4 (a source package) in a deprecated way.
+$(READY): pyproject.toml constraints.txt
+	@PYTHON=$(PYTHON) scripts/debian.sh venv
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch wheel
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[recipes,dev]'
+	@scripts/debian.sh gl || true  # all but rendering works without
+	@touch $@
+
+lint: $(READY)  ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: $(READY)  ## mypy
+	$(BIN)/mypy mcurl_torchrl
+
+test: $(READY)  ## the fast tests and the docstrings' examples (PYTEST_ARGS="-k crop" picks)
+	$(BIN)/pytest --doctest-modules mcurl_torchrl tests $(PYTEST_ARGS)
+
+test-slow: $(READY)  ## the tests that take minutes
+	$(BIN)/pytest -m slow -s --timeout 3600 $(PYTEST_ARGS)
+
+demo: $(READY)  ## the replay buffer at work, in a few seconds
+	$(BIN)/python examples/replay_demo.py
+
+bench: $(READY)  ## measure what the README claims
+	$(BIN)/python benchmarks/replay.py
+
+clean:  ## remove caches and build outputs; .venv stays
+	rm -rf build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,23 @@
+import logging
+import os
+
+import pytest
+import torch
+from hypothesis import settings
+
+# "ci" draws the same examples every time, so that a red test stays red; "dev" looks for new ones.
+# No deadline in either: the first call of a torch operator is far slower than the next.
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=50, print_blob=True)
+settings.register_profile("dev", deadline=None, max_examples=500, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# TorchRL logs each storage it makes: too much for tests that make thousands.
+logging.getLogger("torchrl").setLevel(logging.WARNING)
+
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # the workers share the cores instead of each taking all of them
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,132 @@
+"""The wheel: what is in it, that it works where it is installed, and that installing it leaves torch alone."""
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from email.parser import BytesParser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+REPO = Path(__file__).resolve().parents[1]
+SIMULATORS = ("ale_py", "dm_control", "gymnasium", "hydra", "mujoco")
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what a build reads: no stale build/ can help, and nothing is written into the repository."""
+    copy = tmp_path_factory.mktemp("source") / "repo"
+    copy.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPO / name, copy)
+    shutil.copytree(REPO / "mcurl_torchrl", copy / "mcurl_torchrl", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("benchmarks", "examples", "recipes", "tests"):  # even as packages they must stay out
+        (copy / name).mkdir()
+        (copy / name / "__init__.py").touch()
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    # No isolation: a fresh build environment would have to download setuptools.
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source, cwd=out)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def make_venv(folder: Path) -> Path:
+    """A venv with pip and nothing else; returns its python."""
+    venv.create(folder, with_pip=True, symlinks=True)
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The python of a new venv that holds the wheel and borrows the dependencies of the running environment."""
+    python = make_venv(tmp_path_factory.mktemp("venv"))
+    run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel, cwd=wheel.parent)
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=wheel.parent).strip())
+    # A path entry only: the .pth files behind it, this repository's editable install among them, are not followed.
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return python
+
+
+def imported_from(python: Path, cwd: Path) -> Path:
+    # -I: neither the working directory nor PYTHONPATH is searched, only what was installed.
+    return Path(run(python, "-I", "-c", "import mcurl_torchrl; print(mcurl_torchrl.__file__)", cwd=cwd).strip())
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "mcurl_torchrl/py.typed" in names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"mcurl_torchrl"}
+    modules = {str(path.relative_to(REPO)) for path in (REPO / "mcurl_torchrl").rglob("*.py")}
+    assert modules <= set(names), "a folder without __init__.py is not packaged"
+
+
+def test_installed_wheel_imports_from_a_foreign_folder(python: Path, tmp_path: Path) -> None:
+    assert imported_from(python, tmp_path).is_relative_to(python.parents[1])
+
+
+def test_import_loads_no_simulator_of_its_own(python: Path, tmp_path: Path) -> None:
+    # TorchRL looks for mujoco.mjx, which imports an installed mujoco: only what comes on top of TorchRL is ours.
+    code = f"""
+import sys, torchrl.data, torchrl.envs, torchrl.modules, torchrl.objectives
+before = set(sys.modules)
+import mcurl_torchrl
+print(sorted((set(sys.modules) - before) & set({SIMULATORS})))
+"""
+    assert run(python, "-I", "-c", code, cwd=tmp_path).strip() == "[]"
+
+
+def test_import_works_without_simulators(python: Path, tmp_path: Path) -> None:
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({SIMULATORS}))  # None makes an import fail as if it were not installed
+import mcurl_torchrl
+"""
+    run(python, "-I", "-c", code, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("extras", ["", "[recipes]"])
+def test_install_keeps_the_torch_that_is_there(source: Path, tmp_path: Path, extras: str) -> None:
+    report = tmp_path / "report.json"
+    pip_install = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-build-isolation", "--report", report]
+    run(*pip_install, "-e", f"{source}{extras}", cwd=tmp_path)
+    planned = {item["metadata"]["name"] for item in json.loads(report.read_text(encoding="utf-8"))["install"]}
+    assert planned & {"torch", "torchrl", "tensordict"} == set()
+
+
+@pytest.mark.parametrize("version", ["2.13.0+cpu", "2.13.0+cu130", "2.13.1"])
+def test_any_build_of_torch_fits(wheel: Path, version: str) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    requirements = map(Requirement, BytesParser().parsebytes(archive.read(metadata)).get_all("Requires-Dist"))
+    (torch,) = (requirement for requirement in requirements if requirement.name == "torch")
+    assert torch.specifier.contains(version)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_clean_install(wheel: Path, tmp_path: Path) -> None:
+    python = make_venv(tmp_path / "venv")
+    pip_install = [python, "-m", "pip", "install", "--quiet", "-c", REPO / "constraints.txt"]
+    run(*pip_install, "torch", cwd=tmp_path)
+    run(*pip_install, wheel, cwd=tmp_path)
+    assert imported_from(python, tmp_path).is_relative_to(tmp_path / "venv")
+    loaded = run(python, "-I", "-c", "import mcurl_torchrl, sys; print(*sys.modules)", cwd=tmp_path).split()
+    assert set(loaded) & set(SIMULATORS) == set()
+    run(python, "-m", "pip", "check", cwd=tmp_path)
