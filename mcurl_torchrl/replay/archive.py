@@ -3,37 +3,42 @@
 The folder holds segments, files of rows in the order they were written, and manifests, small JSON files that each name
 the segments of one saved state. A save adds segments for the rows written since the last one, then puts its manifest in
 place in a single rename: until then the earlier manifest and all its segments stand untouched. Several manifests (say,
-of several checkpoints) share segments, so k saved states do not take k times the room. Files that no manifest names are
-removed after a save. All tensors are in the safetensors format: loading runs no code from the files.
+of several checkpoints) share segments, so k saved states do not take k times the room. Segments that no manifest names
+are removed after a save; other people's files are left alone. All tensors are in the safetensors format, with checksums
+in the manifest: loading runs no code from the files, and a damaged one is noticed before anything is changed.
 """
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+import re
+import uuid
+import zlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
-from tensordict import TensorDict, TensorDictBase
+from safetensors import SafetensorError
+from safetensors.torch import load, load_file
+from safetensors.torch import save as serialize
+from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
-from torchrl.data import TensorDictReplayBuffer
 
 from mcurl_torchrl.replay.rows import leaf_keys
 
-__all__ = ["RowSegment", "SavedState", "layout_of", "open_saved", "save"]
+__all__ = ["RowSegment", "SavedState", "decode_key", "encode_key", "layout_of", "open_saved", "save"]
 
 _FORMAT = "mcurl_torchrl.FrameReplayBuffer"
 _VERSION = 1
 # Large enough for few files, small enough that saving and loading need little memory beside the buffer.
 _SEGMENT_BYTES = 2**27
+_OUR_FILES = re.compile(r"\.?(rows|state)-[0-9a-f]{32}\.safetensors(\.part)?")
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,12 @@ class RowSegment:
 
     file: str
     size: int
+    crc32: int
     first: list[int]
     last: list[int]
+
+    def __len__(self) -> int:
+        return sum(self.last) - sum(self.first)
 
 
 def encode_key(key: NestedKey) -> str:
@@ -96,90 +105,89 @@ def save(
     Returns:
         All segments that now hold rows of this buffer.
     """
+    _check_name(name)
     path.mkdir(parents=True, exist_ok=True)
-    manifest: dict[str, Any] = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "layout": None,
-        "segments": [],
-        "scalars": scalars,
-    }
-    fresh: list[Path] = []
-    segments: list[RowSegment] = []
-    try:
-        if data is not None:
-            manifest["layout"] = layout_of(data)
-            segments = _save_rows(path, data, written.tolist(), known, fresh)
-            manifest["segments"] = [asdict(segment) for segment in segments]
-        state_file = _write_tensors(path, "state", tensors, fresh)
-        manifest["state"] = {"file": state_file.name, "size": state_file.stat().st_size}
-        _write_file(path / f"{name}.json", lambda file: file.write_text(json.dumps(manifest, indent=1)))
-    except BaseException:
-        for file in fresh:
-            file.unlink(missing_ok=True)
-        raise
-    _remove_unnamed(path)
+    with _locked(path):
+        try:
+            segments = [] if data is None else _save_rows(path, data, written.tolist(), known)
+            manifest = {
+                "format": _FORMAT,
+                "version": _VERSION,
+                "layout": None if data is None else layout_of(data),
+                "segments": [asdict(segment) for segment in segments],
+                "state": _write_tensors(path, "state", tensors),
+                "scalars": scalars,
+            }
+            _write_file(path / f"{name}.json", json.dumps(manifest, indent=1).encode())
+        finally:
+            _remove_unnamed(path)
     return segments
 
 
-def _save_rows(
-    path: Path, data: TensorDictBase, written: list[int], known: list[RowSegment], fresh: list[Path]
-) -> list[RowSegment]:
+def _check_name(name: str) -> None:
+    if not name or name != os.path.basename(name) or name.startswith("."):
+        raise ValueError(f"name={name!r}; it must be a plain file name, without a folder")
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keeps others that save to the same folder waiting; the lock goes with the process that holds it."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _save_rows(path: Path, data: TensorDictBase, written: list[int], known: list[RowSegment]) -> list[RowSegment]:
     ring = data.shape[0]
-    columns_of = {encode_key(key): data.get(key).flatten(0, data.ndim - 1) for key in leaf_keys(data)}
-    row_bytes = sum(column[0].numel() * column.element_size() for column in columns_of.values())
-    limit = max(1, _SEGMENT_BYTES // row_bytes)
+    stored = {encode_key(key): data.get(key).flatten(0, data.ndim - 1) for key in leaf_keys(data)}
+    limit = max(1, _SEGMENT_BYTES // sum(value[0].numel() * value.element_size() for value in stored.values()))
     oldest = [max(0, count - ring) for count in written]
 
     kept = [segment for segment in known if any(last > old for last, old in zip(segment.last, oldest, strict=True))]
-    if not all(_is_whole(path / segment.file, segment.size) for segment in kept):
+    if not all(_has_size(path / segment.file, segment.size) for segment in kept):
         kept = []
     # A short last segment is written again together with what follows, so that frequent saves do not leave many files.
-    if kept and sum(kept[-1].last) - sum(kept[-1].first) < limit // 2:
+    if kept and len(kept[-1]) < limit // 2:
         kept.pop()
     # The row that was the newest at the last save may have changed since (an episode left without its end is closed
     # later), so it is saved once more. In loading, later segments win.
     first = [max(last - 1, old) for last, old in zip(kept[-1].last, oldest, strict=True)] if kept else oldest
     parts = max(1, -((sum(written) - sum(first)) // -limit))
-    bounds = [
-        [start + (stop - start) * part // parts for part in range(parts + 1)]
-        for start, stop in zip(first, written, strict=True)
-    ]
     for part in range(parts):
-        begin, end = [bound[part] for bound in bounds], [bound[part + 1] for bound in bounds]
+        begin, end = (
+            [start + (stop - start) * edge // parts for start, stop in zip(first, written, strict=True)]
+            for edge in (part, part + 1)
+        )
         flat = _flat_rows(begin, end, ring)
-        device = next(iter(columns_of.values())).device
-        rows = {name: column.index_select(0, flat.to(device)).cpu() for name, column in columns_of.items()}
-        file = _write_tensors(path, "rows", rows, fresh)
-        kept.append(RowSegment(file.name, file.stat().st_size, begin, end))
+        rows = {name: value.index_select(0, flat.to(value.device)) for name, value in stored.items()}
+        kept.append(RowSegment(**_write_tensors(path, "rows", rows), first=begin, last=end))
     return kept
 
 
 def _flat_rows(first: list[int], last: list[int], ring: int) -> Tensor:
     """Lists the flat rows in which the columns' rows number ``first`` to ``last`` lie, column after column."""
-    return torch.cat(
-        [
-            torch.arange(begin, end) % ring * len(first) + column
-            for column, (begin, end) in enumerate(zip(first, last, strict=True))
-        ]
-    )
+    numbers = [torch.arange(begin, end) for begin, end in zip(first, last, strict=True)]
+    return torch.cat([number % ring * len(first) + column for column, number in enumerate(numbers)])
 
 
-def _write_tensors(path: Path, stem: str, tensors: dict[str, Tensor], fresh: list[Path]) -> Path:
-    taken = {file.name for file in path.iterdir()}
-    name = next(name for number in itertools.count() if (name := f"{stem}-{number:06d}.safetensors") not in taken)
-    tensors = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-    fresh.append(path / name)
-    _write_file(path / name, lambda file: save_file(tensors, file))
-    return path / name
+def _write_tensors(path: Path, stem: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Writes a file under a name that was never used; returns the name, the size and the checksum."""
+    name = f"{stem}-{uuid.uuid4().hex}.safetensors"
+    content = serialize({key: value.detach().cpu().contiguous() for key, value in tensors.items()})
+    _write_file(path / name, content)
+    return {"file": name, "size": len(content), "crc32": zlib.crc32(content)}
 
 
-def _write_file(target: Path, write: Callable[[Path], Any]) -> None:
+def _write_file(target: Path, content: bytes) -> None:
     """Writes a file under another name, makes sure it is on disk, and puts it in place."""
     part = target.with_name(f".{target.name}.part")
     try:
-        write(part)
-        with open(part, "rb") as file:
+        with open(part, "wb") as file:
+            file.write(content)
+            file.flush()
             os.fsync(file.fileno())
         os.replace(part, target)
     finally:
@@ -192,63 +200,22 @@ def _write_file(target: Path, write: Callable[[Path], Any]) -> None:
 
 
 def _remove_unnamed(path: Path) -> None:
-    """Removes segments and state files that no manifest in the folder names."""
+    """Removes our files that no manifest in the folder names, also what killed saves left behind."""
     named: set[str] = set()
-    for manifest in path.glob("*.json"):
+    for file in path.glob("*.json"):
         try:
-            content = json.loads(manifest.read_text())
-            named.update(entry["file"] for entry in [*content["segments"], content["state"]])
-        except (ValueError, KeyError, TypeError):
-            return  # Something else lies here, or a damaged manifest: what it names is not known, so all stays.
-    for file in path.glob("*.safetensors"):
-        if file.name not in named:
+            manifest = json.loads(file.read_text())
+        except ValueError:
+            return  # Perhaps a damaged manifest: what it names is not known, so everything stays.
+        if isinstance(manifest, dict) and manifest.get("format") == _FORMAT:
+            named.update(entry["file"] for entry in (*manifest["segments"], manifest["state"]))
+    for file in path.iterdir():
+        if _OUR_FILES.fullmatch(file.name) and file.name not in named:
             file.unlink(missing_ok=True)
 
 
-def _is_whole(file: Path, size: int) -> bool:
+def _has_size(file: Path, size: int) -> bool:
     return file.is_file() and file.stat().st_size == size
-
-
-# -- prefetched batches ------------------------------------------------------------------------------------------------
-
-
-def pack_batches(reader: TensorDictReplayBuffer, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Adds the batches that a buffer has prefetched to ``tensors``; returns what else it takes to make them again."""
-    batches = []
-    for number, future in enumerate(reader._prefetch_queue):
-        data, info = future.result()
-        for key in leaf_keys(data):
-            tensors[f"{prefix}/{number}/data/{encode_key(key)}"] = data.get(key)
-        tuples = {encode_key(key): len(value) for key, value in info.items() if isinstance(value, tuple)}
-        for key, value in info.items():
-            for part, tensor in enumerate(value if isinstance(value, tuple) else [value]):
-                tensors[f"{prefix}/{number}/info/{part}/{encode_key(key)}"] = tensor
-        batches.append({"batch_size": list(data.batch_size), "tuples": tuples})
-    return {"capacity": reader._prefetch_cap, "batches": batches}
-
-
-def unpack_batches(reader: TensorDictReplayBuffer, prefix: str, saved: SavedState) -> None:
-    """Gives a buffer the batches it had prefetched, unless it prefetches another number of them now."""
-    packed = saved.scalars["prefetched"][int(prefix.rsplit("/", 1)[1])]
-    if packed["capacity"] != reader._prefetch_cap:
-        return
-    for number, batch in enumerate(packed["batches"]):
-        values = saved.state(f"{prefix}/{number}/data/")
-        data = TensorDict(
-            {decode_key(name): value for name, value in values.items()},
-            batch["batch_size"],
-            device=reader.storage.device,
-        )
-        info: dict[Any, Any] = {
-            decode_key(name): value for name, value in saved.state(f"{prefix}/{number}/info/0/").items()
-        }
-        for name, length in batch["tuples"].items():
-            info[decode_key(name)] = tuple(
-                saved.tensors[f"{prefix}/{number}/info/{part}/{name}"] for part in range(length)
-            )
-        future: Future[Any] = Future()
-        future.set_result((data, info))
-        reader._prefetch_queue.append(future)
 
 
 # -- loading -----------------------------------------------------------------------------------------------------------
@@ -268,17 +235,17 @@ class SavedState:
         """Returns the saved tensors under a prefix, without it."""
         return {name.removeprefix(prefix): value for name, value in self.tensors.items() if name.startswith(prefix)}
 
-    def rows(self, written: list[int]) -> Iterator[tuple[Tensor, dict[NestedKey, Tensor]]]:
+    def rows(self) -> Iterator[tuple[Tensor, dict[NestedKey, Tensor]]]:
         """Yields flat rows and their values, in an order in which later ones replace earlier ones."""
         assert self.layout is not None
         ring = self.layout["rows"]
+        written = self.tensors["writer/written"]
         for segment in self.segments:
             flat = _flat_rows(segment.first, segment.last, ring)
             numbers = torch.cat([torch.arange(a, b) for a, b in zip(segment.first, segment.last, strict=True)])
-            oldest = torch.tensor([count - ring for count in written])[flat % len(written)]
-            live = numbers >= oldest
+            alive = numbers >= (written - ring)[flat % len(written)]
             values = load_file(self.path / segment.file)
-            yield flat[live], {decode_key(name): value[live] for name, value in values.items()}
+            yield flat[alive], {decode_key(name): value[alive] for name, value in values.items()}
 
 
 def open_saved(path: Path, name: str) -> SavedState:
@@ -286,49 +253,58 @@ def open_saved(path: Path, name: str) -> SavedState:
 
     Raises:
         FileNotFoundError: if there is no such manifest, or a file is missing.
-        ValueError: if a file was cut short or is of another format, version or shape.
+        ValueError: if a file was cut short or damaged, or is of another format, version or shape.
     """
+    _check_name(name)
     file = path / f"{name}.json"
     if not file.is_file():
-        present = sorted(manifest.stem for manifest in path.glob("*.json")) if path.is_dir() else []
-        raise FileNotFoundError(
-            f"no saved replay buffer {name!r} in {path}; there {'is ' + str(present) if present else 'is none'}"
-        )
+        found = sorted(manifest.stem for manifest in path.glob("*.json")) if path.is_dir() else []
+        raise FileNotFoundError(f"no saved replay buffer {name!r} in {path}; there: {found or 'none'}")
     try:
         manifest = json.loads(file.read_text())
     except ValueError as error:
         raise ValueError(f"{file} is damaged: it is no JSON ({error})") from None
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise ValueError(f"{file} is no saved FrameReplayBuffer (format must be {_FORMAT!r})")
+        raise ValueError(f"{file} is no saved FrameReplayBuffer (its format must be {_FORMAT!r})")
     if manifest.get("version") != _VERSION:
         raise ValueError(
             f"{file} has format version {manifest.get('version')!r}; this release reads version {_VERSION}"
         )
     try:
+        layout, scalars = manifest["layout"], manifest["scalars"]
         segments = [RowSegment(**entry) for entry in manifest["segments"]]
-        layout, scalars, state = manifest["layout"], manifest["scalars"], manifest["state"]
-        for entry in (*manifest["segments"], state):
-            if entry["file"] != os.path.basename(entry["file"]):
-                raise ValueError(f"{file} names {entry['file']!r}; all files must lie in the folder itself")
         for segment in segments:
-            count = sum(segment.last) - sum(segment.first)
-            shapes = {key: [count, *shape] for key, (_, shape) in layout["keys"].items()}
-            _check_tensors(path / segment.file, segment.size, shapes)
-        _check_tensors(path / state["file"], state["size"], None)
-    except (KeyError, TypeError) as error:
+            _check_segment(path, segment, layout)
+        tensors = _read_tensors(path, **manifest["state"])
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is damaged: {error!r}") from None
-    return SavedState(path, layout, segments, load_file(path / state["file"]), scalars)
+    return SavedState(path, layout, segments, tensors, scalars)
 
 
-def _check_tensors(file: Path, size: int, shapes: dict[str, list[int]] | None) -> None:
-    if not file.is_file():
-        raise FileNotFoundError(f"the saved replay buffer is incomplete: {file} is missing")
-    if file.stat().st_size != size:
-        raise ValueError(f"{file} was cut short or changed: it has {file.stat().st_size} bytes, {size} were saved")
+def _check_segment(path: Path, segment: RowSegment, layout: dict[str, Any]) -> None:
+    ranges = list(zip(segment.first, segment.last, strict=True))
+    if len(ranges) != layout["columns"] or any(
+        not 0 <= first <= last <= first + layout["rows"] for first, last in ranges
+    ):
+        raise ValueError(f"the manifest in {path} is damaged: {segment} does not fit {layout['columns']} columns")
+    values = _read_tensors(path, segment.file, segment.size, segment.crc32)
+    found = {name: [str(value.dtype), list(value.shape)] for name, value in values.items()}
+    expected = {name: [dtype, [len(segment), *shape]] for name, (dtype, shape) in layout["keys"].items()}
+    if found != expected:
+        raise ValueError(f"{path / segment.file} holds {found}; its manifest says {expected}")
+
+
+def _read_tensors(path: Path, file: str, size: int, crc32: int) -> dict[str, Tensor]:
+    if file != os.path.basename(file):
+        raise ValueError(f"the manifest in {path} names {file!r}; all files must lie in the folder itself")
+    if not (path / file).is_file():
+        raise FileNotFoundError(f"the saved replay buffer is incomplete: {path / file} is missing")
+    content = (path / file).read_bytes()
+    if len(content) != size:
+        raise ValueError(f"{path / file} was cut short or changed: it has {len(content)} bytes, {size} were saved")
+    if zlib.crc32(content) != crc32:
+        raise ValueError(f"{path / file} is damaged: its content is not what was saved (another checksum)")
     try:
-        with safe_open(file, framework="pt") as content:
-            found = {key: list(content.get_slice(key).get_shape()) for key in content.keys()}  # noqa: SIM118
+        return load(content)
     except SafetensorError as error:
-        raise ValueError(f"{file} is damaged: {error}") from None
-    if shapes is not None and found != shapes:
-        raise ValueError(f"{file} holds {found}; its manifest says {shapes}")
+        raise ValueError(f"{path / file} is damaged: {error}") from None

@@ -12,7 +12,6 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor
-from torchrl.data import TensorDictReplayBuffer
 from torchrl.data.replay_buffers.storages import LazyTensorStorage
 from torchrl.envs.transforms import Transform
 
@@ -20,7 +19,8 @@ from mcurl_torchrl.replay import archive
 from mcurl_torchrl.replay.frame_view import FrameSlices, FrameView
 from mcurl_torchrl.replay.frame_writer import FrameWriter
 from mcurl_torchrl.replay.layout import STEP_KEY, TRAJECTORY_KEY
-from mcurl_torchrl.replay.rows import Rows, leaf_keys
+from mcurl_torchrl.replay.prefetched import pack_batches, unpack_batches
+from mcurl_torchrl.replay.rows import Rows, check_count, leaf_keys
 from mcurl_torchrl.replay.stacking import check_padding
 from mcurl_torchrl.replay.steps import DONE_KEY, REWARD_KEY, TERMINATED_KEY, TRUNCATED_KEY, StepReader
 from mcurl_torchrl.replay.transition_sampler import PrioritizedTransitionSampler, TransitionSampler
@@ -135,20 +135,10 @@ class FrameReplayBuffer(FrameView):
         priority_key: str = "td_error",
     ) -> None:
         _check_storage(storage)
-        for name, value in (("num_frames", num_frames), ("n_step", n_step)):
-            if value < 1:
-                raise ValueError(f"{name}={value}; it must be at least 1")
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma={gamma}; it must be between 0 and 1")
-        sampler = TransitionSampler() if sampler is None else sampler
-        if not isinstance(sampler, TransitionSampler):
-            raise TypeError(
-                f"sampler must be a TransitionSampler or a PrioritizedTransitionSampler; got {type(sampler).__name__}. "
-                f"For slices call .slices(num_slices=..., slice_len=...)"
-            )
-        sampler.num_frames, sampler.n_step = num_frames, n_step
-        self.num_frames = num_frames
-        self.n_step = n_step
+        self.num_frames = check_count("num_frames", num_frames)
+        self.n_step = check_count("n_step", n_step)
         self.gamma = gamma
         self.padding = check_padding(padding)
         self.pixels_key = unravel_key(pixels_key)
@@ -159,11 +149,12 @@ class FrameReplayBuffer(FrameView):
             action_key=self.action_key,
             extra_keys=self.extra_keys,
             num_frames=num_frames if stacked_input else 1,
+            padding=self.padding,
             frame_dtype=frame_dtype,
         )
         super().__init__(
             storage=storage,
-            sampler=sampler,
+            sampler=self._bind(TransitionSampler() if sampler is None else sampler),
             writer=FrameWriter(self._reader),
             batch_size=batch_size,
             prefetch=prefetch,
@@ -206,6 +197,29 @@ class FrameReplayBuffer(FrameView):
         )
         self._views.append(weakref.ref(view))
         return view
+
+    def _bind(self, sampler: Any) -> TransitionSampler:
+        """Checks that a sampler can serve this buffer, and tells it what a transition is here."""
+        if not isinstance(sampler, TransitionSampler):
+            raise TypeError(
+                f"sampler must be a TransitionSampler or a PrioritizedTransitionSampler; got {type(sampler).__name__}. "
+                f"For slices call .slices(num_slices=..., slice_len=...)"
+            )
+        sampler.bind(self.num_frames, self.n_step)
+        return sampler
+
+    def set_sampler(self, sampler: Any) -> Any:
+        """Refuses: priorities have to grow with the rows, so the sampler is chosen when the buffer is made."""
+        raise RuntimeError("a FrameReplayBuffer keeps its sampler; give it to the constructor")
+
+    def share(self, shared: bool = True) -> FrameReplayBuffer:
+        """Refuses to be written by several processes: which rows are whose is known to one process only."""
+        if shared:
+            raise NotImplementedError(
+                "a FrameReplayBuffer is written by one process; collect with a Collector in this process "
+                "(batched environments may run in others)"
+            )
+        return super().share(False)
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -296,8 +310,12 @@ class FrameReplayBuffer(FrameView):
         """Sets the priorities of the rows at a storage index."""
         if not isinstance(self._sampler, PrioritizedTransitionSampler):
             raise TypeError("this buffer has no priorities; build it with sampler=PrioritizedTransitionSampler(...)")
+        priority = torch.as_tensor(priority).reshape(-1)
         with self._replay_lock, self._write_lock:
-            self._sampler.update_priority(Rows(self._storage).from_index(index), priority)
+            flat = Rows(self._storage).from_index(index).reshape(-1)
+            if priority.numel() not in (1, flat.numel()):
+                raise ValueError(f"got {priority.numel()} priorities for {flat.numel()} rows; give one each, or one")
+            self._sampler.update_priority(flat, priority.expand(flat.shape))
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
         """Sets priorities from a sampled batch, one under ``priority_key`` per transition.
@@ -309,13 +327,16 @@ class FrameReplayBuffer(FrameView):
         for key in (self.priority_key, "index", TRAJECTORY_KEY, STEP_KEY):
             if data.get(key, None) is None:
                 raise KeyError(f"updating priorities needs {key!r}; the batch has {leaf_keys(data)}")
+        data = data.reshape(-1)
         priority = data.get(self.priority_key)
-        if priority.numel() != data.shape.numel():
+        if priority.numel() != len(data):
             raise ValueError(
                 f"{self.priority_key!r} must be one number per transition; "
-                f"got shape {tuple(priority.shape)} for a batch of {data.shape.numel()}"
+                f"got shape {tuple(priority.shape)} for a batch of {len(data)}"
             )
         with self._replay_lock, self._write_lock:
+            if not len(self._storage):
+                return
             rows = Rows(self._storage)
             flat = rows.from_index(data.get("index"))
             current = rows.scalars(TRAJECTORY_KEY)[flat] == data.get(TRAJECTORY_KEY).to(flat.device)
@@ -340,16 +361,12 @@ class FrameReplayBuffer(FrameView):
             writer, sampler = self._writer.state_dict(), self._sampler.state_dict()
             tensors = {f"writer/{key}": value for key, value in writer.pop("columns").items()}
             tensors |= {f"sampler/{key}": sampler.pop(key) for key in list(sampler) if isinstance(sampler[key], Tensor)}
-            if self._rng is not None:
-                tensors["rng"] = self._rng.get_state()
-            scalars = {
-                "writer": writer,
-                "sampler": sampler,
-                "sampler_type": type(self._sampler).__name__,
-                "prefetched": [
-                    archive.pack_batches(reader, f"prefetched/{i}", tensors) for i, reader in enumerate(readers)
-                ],
-            }
+            described = []
+            for number, reader in enumerate(readers):
+                if reader._rng is not None:
+                    tensors[f"rng/{number}"] = reader._rng.get_state()
+                batches = pack_batches(reader, f"prefetched/{number}/", tensors)
+                described.append({"settings": reader.settings(), "batches": batches})
             self._archived[path] = archive.save(
                 path,
                 name,
@@ -357,14 +374,18 @@ class FrameReplayBuffer(FrameView):
                 written=self._writer.written,
                 known=self._archived.get(path, []),
                 tensors=tensors,
-                scalars=scalars,
+                scalars={
+                    "writer": writer,
+                    "sampler": {"type": type(self._sampler).__name__, **sampler},
+                    "readers": described,
+                },
             )
 
     def loads(self, path: str | Path, name: str = "latest") -> None:
         """Takes over a state saved by :meth:`dumps`. All files are checked first: if one is wrong, nothing changes.
 
-        The random generator, if this buffer has one, is restored in place. Batches that were prefetched are given back
-        too, where this buffer and its :meth:`slices` views (made in the same order) have the same ``prefetch``.
+        Random generators are restored in place. So that :meth:`slices` views get theirs back, and everyone the batches
+        that were prefetched, views have to be made before loading, in the same order and with the same settings.
 
         Args:
             path (str or Path): the folder.
@@ -376,48 +397,70 @@ class FrameReplayBuffer(FrameView):
         """
         path = Path(path).absolute()
         saved = archive.open_saved(path, name)
-        self._check_saved(saved)
+        try:
+            self._writer.check_saved(saved)
+            self._sampler.check_state({**saved.state("sampler/"), **saved.scalars["sampler"]})
+            described = [(entry["settings"], entry["batches"]) for entry in saved.scalars["readers"]]
+            queues = [
+                unpack_batches(saved, f"prefetched/{number}/", batches, self._storage.device)
+                for number, (_, batches) in enumerate(described)
+            ]
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(f"the saved buffer in {path} is damaged: {error!r}") from error
+        except ValueError as error:
+            raise ValueError(f"the saved buffer in {path} does not fit: {error}") from None
         with self._frozen() as readers:
             self._archived.clear()
             self._writer.restore(saved)
             self._sampler.load_state_dict({**saved.state("sampler/"), **saved.scalars["sampler"]})
-            if self._rng is not None and "rng" in saved.tensors:
-                self._rng.set_state(saved.tensors["rng"])
             for number, reader in enumerate(readers):
                 reader._clear_prefetch_queue_locked()
-                if number < len(saved.scalars["prefetched"]):
-                    archive.unpack_batches(reader, f"prefetched/{number}", saved)
+                if reader._rng is not None and f"rng/{number}" in saved.tensors:
+                    reader._rng.set_state(saved.tensors[f"rng/{number}"])
+                if number < len(described) and described[number][0] == reader.settings():
+                    reader._prefetch_queue.extend(queues[number])
             self._archived[path] = saved.segments
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a state from ``state_dict``."""
-        self._archived.clear()
-        super().load_state_dict(state_dict)
+        """Takes over a state from ``state_dict``; random generators are restored in place."""
+        rows = state_dict["_storage"]["_storage"].get(TRAJECTORY_KEY)
+        if rows is not None and rows.numel() != self._storage.max_size:
+            raise ValueError(f"the state has room for {rows.numel()} rows; this buffer for {self._storage.max_size}")
+        generator = self._rng
+        with self._frozen() as readers:
+            for reader in readers:
+                reader._clear_prefetch_queue_locked()
+            self._archived.clear()
+            super().load_state_dict(state_dict)
+            if generator is not None and self._rng is not generator:
+                generator.set_state(self._rng.get_state())
+                self.set_rng(generator)
 
     @contextlib.contextmanager
-    def _frozen(self) -> Iterator[list[TensorDictReplayBuffer]]:
+    def _frozen(self) -> Iterator[list[FrameView]]:
         """Lets all prefetching come to rest and keeps everyone from the rows; yields this buffer and its views."""
-        readers = [self, *(view for reference in self._views if (view := reference()) is not None)]
-        with contextlib.ExitStack() as stack:
-            # All futures have to settle before the lock is taken that they need to settle.
-            for reader in readers:
-                stack.enter_context(reader._futures_lock)
-            for reader in readers:
-                reader._synchronize_futures_locked()
-            stack.enter_context(self._replay_lock)
-            yield readers
+        views = [view for reference in self._views if (view := reference()) is not None]
+        # A view's transform may draw from this buffer, so whoever needs both locks takes the view's first; and nobody's
+        # lock is held while another's batches are waited for.
+        order = [*views, self]
+        while True:
+            for reader in order:
+                reader.synchronize()
+            with contextlib.ExitStack() as stack:
+                for reader in order:
+                    stack.enter_context(reader._futures_lock)
+                if all(future.done() for reader in order for future in reader._prefetch_queue):
+                    stack.enter_context(self._replay_lock)
+                    yield [self, *views]
+                    return
 
-    def _check_saved(self, saved: archive.SavedState) -> None:
-        if saved.scalars["sampler_type"] != type(self._sampler).__name__:
-            raise ValueError(
-                f"the buffer in {saved.path} was saved with a {saved.scalars['sampler_type']}; "
-                f"this one has a {type(self._sampler).__name__}"
-            )
-        if saved.layout is None:
-            return
-        for name, value in self._writer.expected_layout(saved.layout).items():
-            if saved.layout[name] != value:
-                raise ValueError(f"the buffer in {saved.path} has {name} {saved.layout[name]}; this one has {value}")
+    def settings(self) -> dict[str, Any]:
+        """Says what shapes this buffer's batches, in JSON."""
+        return {**super().settings(), "n_step": self.n_step, "gamma": self.gamma}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has no views: theirs read the original.
+        return {**super().__getstate__(), "_views": [], "_archived": {}}
 
 
 def _check_storage(storage: Any) -> None:
@@ -427,5 +470,7 @@ def _check_storage(storage: Any) -> None:
         raise ValueError(f"storage.ndim={storage.ndim}; use 1 for one environment, 2 for batched ones")
     if storage.max_size < 2:
         raise ValueError(f"the storage's max_size={storage.max_size}; an episode of one step takes 2 rows")
+    if storage.device == "auto":
+        raise ValueError("storage.device='auto'; name the device, as in LazyTensorStorage(max_size, device='cpu')")
     if storage.initialized or storage._attached_entities:
         raise ValueError("the storage is in use already; give this buffer one of its own")

@@ -36,6 +36,15 @@ class FrameView(TensorDictReplayBuffer):
         """Gathers the batch for the flat rows that the sampler drew."""
         raise NotImplementedError
 
+    def settings(self) -> dict[str, Any]:
+        """Says what shapes this reader's batches, in JSON."""
+        return {
+            "batch_size": self._batch_size,
+            "prefetch": self._prefetch_cap,
+            "num_frames": self.num_frames,
+            "padding": self.padding,
+        }
+
     def _read_stacks(self, rows: Rows, flat: Tensor, step: Tensor) -> Tensor:
         """Gathers observations ``[N, K * C, ...]`` for flat rows ``[N, K]`` whose newest are at ``step`` ``[N]``."""
         frames = rows.column(self.pixels_key).index_select(0, flat.flatten())
@@ -85,6 +94,8 @@ class FrameSlices(FrameView):
         self.pixels_key = buffer.pixels_key
         self.num_frames = buffer.num_frames
         self.padding = buffer.padding
+        if isinstance(keys, str):
+            raise TypeError(f"keys={keys!r}; give a list of keys, as in [{keys!r}]")
         self.keys = [self.pixels_key] if keys is None else [unravel_key(key) for key in keys]
         sampler = EpisodeSliceSampler(
             slice_len, num_slices, num_frames=buffer.num_frames, truncated_key=None, init_key=None
@@ -116,11 +127,15 @@ class FrameSlices(FrameView):
                 batch.set(key, rows.column(key).index_select(0, newest))
         return batch
 
-    def extend(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuses: the rows belong to the buffer."""
-        raise RuntimeError("slices only read: write to the FrameReplayBuffer that they come from")
+    def settings(self) -> dict[str, Any]:
+        """Says what shapes this reader's batches, in JSON."""
+        keys = [[key] if isinstance(key, str) else list(key) for key in self.keys]
+        return {**super().settings(), "slice_len": self._sampler.slice_len, "keys": keys}
 
-    add = extend
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("slices only read: write, save and load the FrameReplayBuffer that they come from")
+
+    add = extend = empty = dumps = loads = state_dict = load_state_dict = _refuse
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
         """Does nothing: slices have no priorities."""

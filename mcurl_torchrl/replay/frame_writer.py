@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,19 @@ from mcurl_torchrl.replay.layout import FINAL_KEY, LAYOUT_KEYS, STEP_KEY, TRAJEC
 from mcurl_torchrl.replay.steps import TERMINATED_KEY, TRUNCATED_KEY, StepReader, Steps
 
 __all__ = ["FrameWriter"]
+
+
+@dataclass
+class _Plan:
+    """What becomes of steps, ``[time, columns]`` each."""
+
+    # Which columns' episodes were left before the first of the steps, ``[columns]``.
+    cut: Tensor
+    truncated: Tensor
+    ends: Tensor
+    trajectory: Tensor
+    step: Tensor
+    num_new: int
 
 
 class FrameWriter(Writer):
@@ -69,11 +83,14 @@ class FrameWriter(Writer):
     def write(self, data: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Writes steps, time first; returns the flat rows written and which of them are final rows."""
         steps = self._check(data)
+        # Up to here, and in planning, anything may be refused; nothing is changed yet.
+        state = self._columns or self._new_columns(steps.frames.shape[1], steps.frames.shape[2:])
+        plan = self._plan(steps, state)
         if not self._columns:
             self._make_storage(steps)
-        cut = self._find_cuts(steps)
-        self._close_cut_episodes(cut)
-        flat, final = self._write_rows(steps, cut)
+            self._columns = state
+        self._close_cut_episodes(plan.cut)
+        flat, final = self._write_rows(steps, plan)
         self._write_count += data.shape.numel()
         return flat, final
 
@@ -123,36 +140,52 @@ class FrameWriter(Writer):
             device=storage.device,
         )
         self._init_storage(example)
-        self._reset_columns(columns, steps.frames.shape[2:])
 
     def _init_storage(self, example: TensorDict) -> None:
-        """Allocates the storage for rows like those of ``example``, one per column."""
+        """Allocates the storage for rows like those of ``example``, one per column; all are unwritten."""
         assert self._storage is not None
         self._storage._init(example if self._storage.ndim > 1 else example[0])
-
-    def _reset_columns(self, columns: int, frame_shape: torch.Size) -> None:
-        assert self._storage is not None
-        device = self._storage._storage.get(TRAJECTORY_KEY).device
         self._storage._storage.get(TRAJECTORY_KEY).fill_(UNWRITTEN)
-        zeros = torch.zeros(columns, dtype=torch.int64, device=device)
-        self._columns = {
+
+    def _new_columns(self, columns: int, frame_shape: torch.Size) -> dict[str, Tensor]:
+        assert self._storage is not None
+        zeros = torch.zeros(columns, dtype=torch.int64, device=self._storage.device)
+        return {
             "written": zeros,
             "trajectory": zeros + UNWRITTEN,
             "next_step": zeros.clone(),
-            "is_open": torch.zeros(columns, dtype=torch.bool, device=device),
+            "is_open": zeros.bool(),
             "traj_id": zeros + UNWRITTEN,
-            "next_frame": torch.zeros(columns, *frame_shape, dtype=self.reader.frame_dtype, device=device),
+            "next_frame": torch.zeros(columns, *frame_shape, dtype=self.reader.frame_dtype, device=zeros.device),
         }
 
-    def _find_cuts(self, steps: Steps) -> Tensor:
-        """Tells which columns were left in the middle of an episode before the first of these steps."""
-        state = self._columns
-        cut = (steps.frames[0] != state["next_frame"]).flatten(1).any(-1)
-        if steps.is_init is not None:
-            cut |= steps.is_init[0]
+    def _plan(self, steps: Steps, state: dict[str, Tensor]) -> _Plan:
+        """Decides which episode each step belongs to."""
+        begins = steps.begins.clone()
+        begins[0] |= (steps.frames[0] != state["next_frame"]).flatten(1).any(-1)
+        begins[1:] |= (steps.frames[1:] != steps.next_frames[:-1]).flatten(2).any(-1)
         if steps.traj_ids is not None:
-            cut |= (state["traj_id"] >= 0) & (steps.traj_ids[0] != state["traj_id"])
-        return cut & state["is_open"]
+            begins[0] |= (state["traj_id"] >= 0) & (steps.traj_ids[0] != state["traj_id"])
+            begins[1:] |= steps.traj_ids[1:] != steps.traj_ids[:-1]
+        cut = begins[0] & state["is_open"]
+        truncated = steps.truncated.clone()
+        truncated[:-1] |= begins[1:] & ~steps.terminated[:-1]
+        ends = steps.terminated | truncated
+
+        first = ends.roll(1, 0)
+        first[0] = cut | ~state["is_open"]
+        ids = (first.flatten().cumsum(0) - 1 + self._next_trajectory).view_as(first)
+        trajectory = torch.where(first, ids, UNWRITTEN)
+        trajectory[0] = torch.where(first[0], trajectory[0], state["trajectory"])
+        trajectory = trajectory.cummax(0).values
+        # An episode that is joined in its middle is counted from where its first observation would be whole: the frames
+        # before are not there, so nothing that needs them is ever handed out.
+        start = torch.zeros_like(ids)
+        start[first] = torch.where(self.reader.begins_padded(steps, first), 0, self.reader.num_frames - 1)
+        time = torch.arange(len(first), device=first.device)[:, None]
+        began = torch.where(first, time, -1).cummax(0).values
+        step = torch.where(began >= 0, time - began + start.gather(0, began.clamp(min=0)), time + state["next_step"])
+        return _Plan(cut, truncated, ends, trajectory, step, num_new=int(first.sum()))
 
     def _close_cut_episodes(self, cut: Tensor) -> None:
         """Marks the last step of cut episodes as truncated; :meth:`_write_rows` gives them their final row."""
@@ -162,30 +195,12 @@ class FrameWriter(Writer):
         newest = (self.written[columns] - 1) % self._ring()
         self._column(TRUNCATED_KEY)[newest * len(cut) + columns] = True
 
-    def _write_rows(self, steps: Steps, cut: Tensor) -> tuple[Tensor, Tensor]:
+    def _write_rows(self, steps: Steps, plan: _Plan) -> tuple[Tensor, Tensor]:
         state, ring = self._columns, self._ring()
-        num_steps, num_columns = steps.terminated.shape
-        device = cut.device
+        cut, ends, trajectory, step = plan.cut, plan.ends, plan.trajectory, plan.step
+        num_steps, num_columns = ends.shape
+        device = ends.device
         time = torch.arange(num_steps, device=device)[:, None]
-
-        truncated = steps.truncated.clone()
-        begins_anew = (steps.frames[1:] != steps.next_frames[:-1]).flatten(2).any(-1)
-        if steps.is_init is not None:
-            begins_anew |= steps.is_init[1:]
-        if steps.traj_ids is not None:
-            begins_anew |= steps.traj_ids[1:] != steps.traj_ids[:-1]
-        truncated[:-1] |= begins_anew & ~steps.terminated[:-1]
-        ends = steps.terminated | truncated
-
-        # Which trajectory and step each incoming step is.
-        first = ends.roll(1, 0)
-        first[0] = cut | ~state["is_open"]
-        ids = (first.flatten().cumsum(0) - 1 + self._next_trajectory).view_as(first)
-        trajectory = torch.where(first, ids, UNWRITTEN)
-        trajectory[0] = torch.where(first[0], trajectory[0], state["trajectory"])
-        trajectory = trajectory.cummax(0).values
-        began = torch.where(first, time, -1).cummax(0).values
-        step = torch.where(began >= 0, time - began, time + state["next_step"])
 
         # Where each goes: one row further for every final row before it in its column.
         position = time + cut + (ends.long().cumsum(0) - ends.long())
@@ -219,7 +234,7 @@ class FrameWriter(Writer):
         for key, value in steps.values.items():
             write_steps(key, value)
         write_steps(TERMINATED_KEY, steps.terminated[..., None])
-        write_steps(TRUNCATED_KEY, truncated[..., None])
+        write_steps(TRUNCATED_KEY, plan.truncated[..., None])
         write(TRAJECTORY_KEY, state["trajectory"][cut_columns], trajectory.flatten(), trajectory.flatten()[at_end])
         write(STEP_KEY, state["next_step"][cut_columns], step.flatten(), step.flatten()[at_end] + 1)
         self._column(FINAL_KEY).index_copy_(0, flat[kept], final[kept])
@@ -229,7 +244,7 @@ class FrameWriter(Writer):
         state["next_frame"] = steps.next_frames[-1].clone()
         if steps.traj_ids is not None:
             state["traj_id"] = steps.traj_ids[-1].clone()
-        self._next_trajectory += int(first.sum())
+        self._next_trajectory += plan.num_new
         self._publish()
         order = position[kept].argsort(stable=True)
         return flat[kept][order], final[kept][order]
@@ -266,11 +281,36 @@ class FrameWriter(Writer):
         if self._columns:
             self._publish()
 
-    def expected_layout(self, saved: dict[str, Any]) -> dict[str, Any]:
-        """Describes the rows that this writer's storage has or, before the first write, would have to have.
+    def check_saved(self, saved: archive.SavedState) -> None:
+        """Makes sure that a saved state fits this writer's storage, before it is restored.
 
-        Args:
-            saved (dict): a saved layout, from which a storage without rows takes what it does not know yet.
+        Raises:
+            ValueError: if it does not, naming what differs.
+        """
+        for name in ("write_count", "next_trajectory"):
+            if not isinstance(saved.scalars["writer"][name], int):
+                raise ValueError(f"its {name} is {saved.scalars['writer'][name]!r}")
+        if saved.layout is None:
+            return
+        for name, value in self._expected_layout(saved.layout).items():
+            if saved.layout[name] != value:
+                raise ValueError(f"it has {name} {saved.layout[name]}; this one has {value}")
+        frame_shape = torch.Size(saved.layout["keys"][archive.encode_key(self.reader.pixels_key)][1])
+        expected = self._new_columns(saved.layout["columns"], frame_shape)
+        for name, tensor in expected.items():
+            found = saved.state("writer/")[name]
+            if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
+                raise ValueError(
+                    f"its {name} is {found.dtype} {tuple(found.shape)}, not {tensor.dtype} {tuple(tensor.shape)}"
+                )
+        last = torch.tensor([segment.last for segment in saved.segments])
+        if not torch.equal(last.amax(0), saved.state("writer/")["written"]):
+            raise ValueError("its segments do not end where its rows do")
+
+    def _expected_layout(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """Describes the rows that the storage has or, before the first write, would have to have.
+
+        What a storage without rows does not know yet, it takes from the saved layout.
         """
         storage = self._storage
         assert storage is not None
@@ -278,33 +318,33 @@ class FrameWriter(Writer):
             return archive.layout_of(storage._storage)
         columns = 1 if storage.ndim == 1 else saved["columns"]
         names = [archive.encode_key(key) for key in (*self.reader.stored_keys, *LAYOUT_KEYS)]
-        keys = {name: saved["keys"].get(name, "any") for name in names}
+        keys = {name: saved["keys"].get(name, "anything") for name in names}
         pixels = archive.encode_key(self.reader.pixels_key)
         keys[pixels] = [str(self.reader.frame_dtype), *keys[pixels][1:]]
         return {"rows": -(storage.max_size // -columns), "columns": columns, "keys": keys}
 
     def restore(self, saved: archive.SavedState) -> None:
-        """Takes over saved rows and cursors that were checked to fit."""
+        """Takes over a saved state that was checked to fit."""
         storage = self._storage
         assert storage is not None
-        columns = saved.state("writer/")
         if saved.layout is None:
             self._empty()
             storage._empty()
-        else:
-            if not storage.initialized:
-                keys = {archive.decode_key(name): spec for name, spec in saved.layout["keys"].items()}
-                count = saved.layout["columns"]
-                empty = {
-                    key: torch.zeros(count, *shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
-                    for key, (dtype, shape) in keys.items()
-                }
-                self._init_storage(TensorDict(empty, [count], device=storage.device))
-            storage._storage.get(TRAJECTORY_KEY).fill_(UNWRITTEN)
-            for flat, values in saved.rows(columns["written"].tolist()):
-                for key, value in values.items():
-                    self._column(key).index_copy_(0, flat.to(storage.device), value.to(storage.device))
-        self.load_state_dict({"columns": columns, **saved.scalars["writer"]})
+            self._write_count = saved.scalars["writer"]["write_count"]
+            self._next_trajectory = saved.scalars["writer"]["next_trajectory"]
+            return
+        if not storage.initialized:
+            count = saved.layout["columns"]
+            empty = {
+                archive.decode_key(name): torch.zeros(count, *shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+                for name, (dtype, shape) in saved.layout["keys"].items()
+            }
+            self._init_storage(TensorDict(empty, [count], device=storage.device))
+        storage._storage.get(TRAJECTORY_KEY).fill_(UNWRITTEN)
+        for flat, values in saved.rows():
+            for key, value in values.items():
+                self._column(key).index_copy_(0, flat.to(storage.device), value.to(storage.device))
+        self.load_state_dict({"columns": saved.state("writer/"), **saved.scalars["writer"]})
 
     def dumps(self, path: Any) -> None:
         """Not used: :meth:`FrameReplayBuffer.dumps` saves rows and cursors together."""
@@ -316,6 +356,8 @@ class FrameWriter(Writer):
 
     def _empty(self, empty_write_count: bool = True) -> None:
         if self._columns:
-            self._reset_columns(len(self.written), self._columns["next_frame"].shape[1:])
+            assert self._storage is not None
+            self._storage._storage.get(TRAJECTORY_KEY).fill_(UNWRITTEN)
+            self._columns = self._new_columns(len(self.written), self._columns["next_frame"].shape[1:])
         if empty_write_count:
             self._write_count = 0

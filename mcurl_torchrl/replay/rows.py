@@ -8,14 +8,23 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
-from torchrl.data.replay_buffers.storages import Storage, TensorStorage
+from torchrl.data.replay_buffers.storages import LazyTensorStorage, Storage, TensorStorage
 
-__all__ = ["Rows", "leaf_keys"]
+__all__ = ["Rows", "check_count", "leaf_keys"]
 
 
 def leaf_keys(data: TensorDictBase) -> list[NestedKey]:
     """Returns the keys of all tensors in ``data``, nested ones as tuples."""
     return list(data.keys(include_nested=True, leaves_only=True))
+
+
+def check_count(name: str, value: Any) -> int:
+    """Returns ``value`` if it is a whole number of at least 1, or raises an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}={value!r}; it must be a whole number")
+    if value < 1:
+        raise ValueError(f"{name}={value}; it must be at least 1")
+    return value
 
 
 class Rows:
@@ -44,6 +53,9 @@ class Rows:
         data = storage._storage
         if not isinstance(data, TensorDictBase):
             raise TypeError(f"this needs a storage that holds a tensordict; it holds a {type(data).__name__}")
+        if storage.ndim > 1 and not isinstance(storage, LazyTensorStorage):
+            # TorchRL counts such a storage's rows along its first dimension only, and would hand out a part of them.
+            raise TypeError("a TensorStorage made from data must have ndim=1; for ndim=2 write to a LazyTensorStorage")
         self.storage = storage
         self.data = data
         self.shape: torch.Size = storage.shape
@@ -92,9 +104,8 @@ class Rows:
         """Turns a storage index, or coordinates in the last dimension as a batch carries them, into flat rows."""
         if self.storage.ndim == 1:
             return torch.as_tensor(index, device=self.device)
-        if isinstance(index, Tensor):
-            index = index.unbind(-1)
-        flat = torch.zeros_like(index[0])
-        for size, coordinate in zip(self.shape, index, strict=True):
+        parts = index.unbind(-1) if isinstance(index, Tensor) else [torch.as_tensor(part) for part in index]
+        flat = torch.zeros_like(parts[0])
+        for size, coordinate in zip(self.shape, parts, strict=True):
             flat = flat * size + coordinate
         return flat.to(self.device)

@@ -10,8 +10,8 @@ from torch import Tensor
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage
 
-from mcurl_torchrl.replay.layout import STEP_KEY, TRAJECTORY_KEY
-from mcurl_torchrl.replay.rows import Rows, leaf_keys
+from mcurl_torchrl.replay.layout import LAYOUT_KEYS, STEP_KEY, TRAJECTORY_KEY
+from mcurl_torchrl.replay.rows import Rows, check_count, leaf_keys
 from mcurl_torchrl.replay.windows import EpisodeWindows, draw_uniform
 
 __all__ = ["EpisodeSliceSampler"]
@@ -41,13 +41,13 @@ class EpisodeSliceSampler(Sampler):
         traj_key (NestedKey, optional): an integer per row that is equal within an episode.
         step_key (NestedKey, optional): the row's number within its episode.
         end_key (NestedKey, optional): a flag on an episode's last row.
-            With none of the three given, the storage is searched for the keys of
-            :class:`~mcurl_torchrl.FrameReplayBuffer` (``"trajectory"`` and ``"step"``), else for
-            ``("collector", "traj_ids")`` or ``"episode"``, ``"step_count"`` and ``("next", "done")``, and whatever is
-            there is used together.
+            With none of the three given, the storage of a :class:`~mcurl_torchrl.FrameReplayBuffer` is recognised, and
+            any other is searched for ``("collector", "traj_ids")`` or ``"episode"``, ``"step_count"`` and ``("next",
+            "done")``; whatever is there is used together.
         num_frames (int): for storages of single frames. Above 1, each row comes with the ``num_frames - 1`` rows before
-            it, the episode's first row standing in for what would be earlier: the batch is then
-            ``[num_slices * slice_len, num_frames]``, ready for :class:`~mcurl_torchrl.StackFrames`. Defaults to 1.
+            it, the episode's first row standing in for what would be earlier: what is read is then
+            ``[num_slices * slice_len, num_frames]``, and the buffer needs :class:`~mcurl_torchrl.StackFrames` as its
+            transform to make it ``[num_slices * slice_len]`` again. Defaults to 1.
         truncated_key (NestedKey, optional): where a flag on the last row of each slice is written, as TorchRL does,
             with ``"done"`` and ``"terminated"`` beside it. None writes none of them. Defaults to
             ``("next", "truncated")``.
@@ -88,12 +88,9 @@ class EpisodeSliceSampler(Sampler):
         truncated_key: NestedKey | None = ("next", "truncated"),
         init_key: NestedKey | None = "is_init",
     ) -> None:
-        for name, value in (("slice_len", slice_len), ("num_slices", num_slices), ("num_frames", num_frames)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}; it must be at least 1")
-        self.slice_len = slice_len
-        self.num_slices = num_slices
-        self.num_frames = num_frames
+        self.slice_len = check_count("slice_len", slice_len)
+        self.num_slices = None if num_slices is None else check_count("num_slices", num_slices)
+        self.num_frames = check_count("num_frames", num_frames)
         self.traj_key = None if traj_key is None else unravel_key(traj_key)
         self.step_key = None if step_key is None else unravel_key(step_key)
         self.end_key = None if end_key is None else unravel_key(end_key)
@@ -120,7 +117,7 @@ class EpisodeSliceSampler(Sampler):
     def windows(self, rows: Rows) -> EpisodeWindows:
         """Gathers what ``rows`` know of episodes."""
         if self.traj_key is self.step_key is self.end_key is None:
-            if rows.has(TRAJECTORY_KEY) and rows.has(STEP_KEY):
+            if all(map(rows.has, LAYOUT_KEYS)):
                 return EpisodeWindows(rows, traj_key=TRAJECTORY_KEY, step_key=STEP_KEY, unique_ids=True)
             keys = [next(filter(rows.has, options), None) for options in (_TRAJ_KEYS, _STEP_KEYS, _END_KEYS)]
         else:
@@ -148,6 +145,7 @@ class EpisodeSliceSampler(Sampler):
         return flat.unfold(1, self.num_frames, 1).flatten(0, 1)
 
     def _count_slices(self, batch_size: int) -> int:
+        check_count("batch_size", batch_size)
         num_slices = batch_size // self.slice_len if self.num_slices is None else self.num_slices
         if num_slices * self.slice_len != batch_size or num_slices < 1:
             raise ValueError(
@@ -164,13 +162,13 @@ class EpisodeSliceSampler(Sampler):
             truncated = position == self.slice_len - 1
             for name in ("truncated", "done", "terminated"):
                 key = name if isinstance(self.truncated_key, str) else (*self.truncated_key[:-1], name)
-                stored = rows.scalars(key)[newest] if rows.has(key) else torch.zeros_like(truncated)
+                stored = rows.scalars(key)[newest] != 0 if rows.has(key) else torch.zeros_like(truncated)
                 # The cut at a slice's end is not the environment's doing, so it never sets "terminated"; and as in
                 # TorchRL, "truncated" marks this cut alone while "done" keeps the stored ends as well.
                 flag = {"truncated": truncated, "done": truncated | stored, "terminated": stored}[name]
                 info[key if name != "truncated" else self.truncated_key] = flag[:, None]
         if self.init_key is not None and rows.has(self.init_key):
-            stored = rows.column(self.init_key)[newest]
+            stored = rows.column(self.init_key)[newest] != 0
             first = (position == 0).view(-1, *[1] * (stored.ndim - 1))
             info[self.init_key] = stored | first
         return info

@@ -10,7 +10,9 @@ from tensordict import TensorDictBase
 from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor
 
+from mcurl_torchrl.replay.layout import LAYOUT_KEYS
 from mcurl_torchrl.replay.rows import leaf_keys
+from mcurl_torchrl.replay.stacking import PADDINGS
 
 __all__ = ["DONE_KEY", "REWARD_KEY", "TERMINATED_KEY", "TRUNCATED_KEY", "StepReader", "Steps"]
 
@@ -18,8 +20,13 @@ REWARD_KEY: NestedKey = ("next", "reward")
 TERMINATED_KEY: NestedKey = ("next", "terminated")
 TRUNCATED_KEY: NestedKey = ("next", "truncated")
 DONE_KEY: NestedKey = ("next", "done")
+# What may say where an episode begins, and which steps are none.
 _TRAJ_IDS_KEY: NestedKey = ("collector", "traj_ids")
+_STEP_COUNT_KEY: NestedKey = "step_count"
 _IS_INIT_KEY: NestedKey = "is_init"
+_MASK_KEY: NestedKey = ("collector", "mask")
+# Names that a sampled batch uses for something else.
+_RESERVED = {*LAYOUT_KEYS, "index", "steps_to_next_obs", "priority_weight", REWARD_KEY, TERMINATED_KEY, TRUNCATED_KEY}
 
 
 @dataclass
@@ -31,9 +38,11 @@ class Steps:
     values: dict[NestedKey, Tensor]
     terminated: Tensor
     truncated: Tensor
-    # What the data itself says of where episodes begin, where it says something.
-    is_init: Tensor | None
+    # True where the data itself says that an episode begins; and its trajectory ids, if it has them.
+    begins: Tensor
     traj_ids: Tensor | None
+    # The frames before the newest of each observation, ``[time, columns, num_frames - 1, channels, ...]``.
+    older_frames: Tensor
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,16 @@ class StepReader:
     action_key: NestedKey
     extra_keys: Sequence[NestedKey]
     num_frames: int
+    padding: str
     frame_dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        keys = [self.pixels_key, self.action_key, *self.extra_keys]
+        for key in keys:
+            if key in _RESERVED or key == self.next_pixels_key:
+                raise ValueError(f"{key!r} cannot be stored under that name: a batch uses it for something else")
+        if len(set(keys)) < len(keys):
+            raise ValueError(f"pixels_key, action_key and extra_keys must differ; got {keys}")
 
     @property
     def stored_keys(self) -> tuple[NestedKey, ...]:
@@ -63,19 +81,31 @@ class StepReader:
             KeyError: if a key is missing.
             ValueError: if a shape or a dtype is wrong.
         """
-        frames, next_frames = (
-            self._newest_frame(key, self._require(data, key)) for key in (self.pixels_key, self.next_pixels_key)
+        mask = data.get(_MASK_KEY, None)
+        if mask is not None and not mask.all():
+            raise ValueError(f"{_MASK_KEY!r} says that some steps are padding; give whole steps (split_trajs=False)")
+        pixels, next_pixels = (
+            self._pixels(key, self._require(data, key)) for key in (self.pixels_key, self.next_pixels_key)
         )
-        if frames.shape != next_frames.shape:
+        if pixels.shape != next_pixels.shape:
             raise ValueError(
-                f"{self.next_pixels_key!r} must have the shape of {self.pixels_key!r}, {tuple(frames.shape[2:])}; "
-                f"got {tuple(next_frames.shape[2:])}"
+                f"{self.next_pixels_key!r} must have the shape of {self.pixels_key!r}, {tuple(pixels.shape[2:])}; "
+                f"got {tuple(next_pixels.shape[2:])}"
+            )
+        channels = pixels.shape[2] // self.num_frames
+        if not torch.equal(pixels[:, :, channels:], next_pixels[:, :, :-channels]):
+            raise ValueError(
+                f"{self.next_pixels_key!r} is not {self.pixels_key!r} moved on by one frame: observations of shape "
+                f"{tuple(pixels.shape[2:])} must stack {self.num_frames} frames along the first dimension, newest last;"
+                f" for single frames give stacked_input=False"
             )
         values = {key: self._require(data, key) for key in (self.action_key, *self.extra_keys, REWARD_KEY)}
         if values[REWARD_KEY][0, 0].numel() != 1:
             raise ValueError(
                 f"{REWARD_KEY!r} must be one number per step; got shape {tuple(values[REWARD_KEY].shape[2:])} per step"
             )
+        if not values[REWARD_KEY].is_floating_point():
+            raise ValueError(f"{REWARD_KEY!r} must be floating point; got {values[REWARD_KEY].dtype}")
         values[REWARD_KEY] = values[REWARD_KEY].flatten(1)[..., None]
 
         terminated = self._flag(TERMINATED_KEY, self._require(data, TERMINATED_KEY))
@@ -88,21 +118,57 @@ class StepReader:
         truncated = torch.zeros_like(terminated) if truncated is None else truncated
         if done is not None:
             truncated = truncated | (done & ~terminated)
-        traj_ids = self._find(data, _TRAJ_IDS_KEY)
+        begins = torch.zeros_like(terminated) if is_init is None else is_init
+        step_count, traj_ids = (self._number(data, key) for key in (_STEP_COUNT_KEY, _TRAJ_IDS_KEY))
+        if step_count is not None:
+            begins = begins | (step_count == 0)
         return Steps(
-            frames=frames.to(device),
-            next_frames=next_frames.to(device),
+            frames=pixels[:, :, -channels:].to(device),
+            next_frames=next_pixels[:, :, -channels:].to(device),
             values={key: value.to(device) for key, value in values.items()},
             terminated=terminated.to(device),
             truncated=truncated.to(device),
-            is_init=None if is_init is None else is_init.to(device),
-            traj_ids=None if traj_ids is None else traj_ids.flatten(1).to(device, torch.int64),
+            begins=begins.to(device),
+            traj_ids=None if traj_ids is None else traj_ids.to(device, torch.int64),
+            older_frames=pixels[:, :, :-channels].unflatten(2, (self.num_frames - 1, channels)).to(device),
         )
+
+    def begins_padded(self, steps: Steps, is_first: Tensor) -> Tensor:
+        """Tells which first observations of an episode are padded, ``[firsts]``; others were joined in the middle.
+
+        Args:
+            steps (Steps): the steps.
+            is_first (torch.Tensor): which of them are the first of an episode.
+
+        Raises:
+            ValueError: if one is padded in another way than this buffer pads: it would rebuild other observations than
+                the policy saw.
+        """
+        newest, older = steps.frames[is_first], steps.older_frames[is_first]
+        looks_like = {
+            "repeat": (older == newest[:, None]).flatten(1).all(-1),
+            "zeros": (older == 0).flatten(1).all(-1),
+        }
+        other = next(padding for padding in PADDINGS if padding != self.padding)
+        if (looks_like[other] & ~looks_like[self.padding]).any():
+            raise ValueError(
+                f"an episode's first observation is padded with {other!r}, but this buffer has padding="
+                f"{self.padding!r}; give it padding={other!r}, or change what pads in the environment"
+            )
+        return looks_like[self.padding]
+
+    def _number(self, data: TensorDictBase, key: NestedKey) -> Tensor | None:
+        value = self._find(data, key)
+        if value is not None and value[0, 0].numel() != 1:
+            raise ValueError(f"{key!r} must be one number per step; got shape {tuple(value.shape[2:])} per step")
+        return None if value is None else value.flatten(1)
 
     @staticmethod
     def _find(data: TensorDictBase, key: NestedKey) -> Tensor | None:
         """Returns the value under ``key`` as ``[time, columns, ...]``, or None."""
         value = data.get(key, None)
+        if value is not None and not isinstance(value, Tensor):
+            raise ValueError(f"{key!r} must be a tensor; got a {type(value).__name__}")
         return None if value is None else value.reshape(len(data), -1, *value.shape[data.ndim :])
 
     def _require(self, data: TensorDictBase, key: NestedKey) -> Tensor:
@@ -119,7 +185,7 @@ class StepReader:
             )
         return value.flatten(1)
 
-    def _newest_frame(self, key: NestedKey, pixels: Tensor) -> Tensor:
+    def _pixels(self, key: NestedKey, pixels: Tensor) -> Tensor:
         if pixels.dtype != self.frame_dtype:
             hint = "; keep pixels uint8, they are scaled in the encoder" if self.frame_dtype == torch.uint8 else ""
             raise ValueError(f"{key!r} must be {self.frame_dtype}; got {pixels.dtype}{hint}")
@@ -128,4 +194,4 @@ class StepReader:
                 f"{key!r} must be a stack of {self.num_frames} frames along the channels (or stacked_input=False); "
                 f"got shape {tuple(pixels.shape[2:])} per step"
             )
-        return pixels[:, :, -(pixels.shape[2] // self.num_frames) :]
+        return pixels

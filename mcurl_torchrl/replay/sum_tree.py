@@ -10,6 +10,8 @@ __all__ = ["SumTree"]
 # Children per node. A wide node turns the walk down 17 binary levels (100k leaves) into 3 steps that each read one row
 # of 64 numbers for the whole batch: what such a walk costs is the number of torch calls, not the numbers added up.
 _FAN_OUT = 64
+# However many weights there are, their sum stays finite.
+_LARGEST = 1e200
 
 
 class SumTree:
@@ -70,16 +72,16 @@ class SumTree:
             weight (torch.Tensor): as many finite, non-negative numbers, or one for all.
 
         Raises:
-            ValueError: on a negative or non-finite weight; nothing is changed then.
+            ValueError: on a weight that is negative, not a number or beyond 1e200; nothing is changed then.
             IndexError: on an index outside the tree; nothing is changed then.
         """
         index = index.reshape(-1)
         weight = torch.as_tensor(weight, device=index.device).to(torch.float64).expand(index.shape).reshape(-1)
         if not index.numel():
             return
-        bad = ~(weight.isfinite() & (weight >= 0))
+        bad = ~((weight >= 0) & (weight <= _LARGEST))
         if bad.any():
-            raise ValueError(f"weights must be finite and not negative; got {weight[bad][0].item()}")
+            raise ValueError(f"weights must be between 0 and {_LARGEST}; got {weight[bad][0].item()}")
         low, high = (int(bound) for bound in index.aminmax())
         if low < 0 or high >= self.size:
             raise IndexError(f"index {low if low < 0 else high} is outside of a sum tree of size {self.size}")

@@ -10,7 +10,7 @@ from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage
 
 from mcurl_torchrl.replay.layout import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY
-from mcurl_torchrl.replay.rows import Rows
+from mcurl_torchrl.replay.rows import Rows, check_count
 from mcurl_torchrl.replay.sum_tree import SumTree
 from mcurl_torchrl.replay.windows import EpisodeWindows, all_valid, draw_uniform, draw_valid
 
@@ -81,6 +81,13 @@ class TransitionSampler(Sampler):
 
     num_frames: int = 1
     n_step: int = 1
+    _is_bound = False
+
+    def bind(self, num_frames: int, n_step: int) -> None:
+        """Takes a buffer's settings; a sampler serves one buffer."""
+        if self._is_bound:
+            raise ValueError(f"this {type(self).__name__} serves a buffer already; give each buffer one of its own")
+        self.num_frames, self.n_step, self._is_bound = num_frames, n_step, True
 
     def transitions(self, storage: Storage) -> FrameTransitions:
         """Returns the transitions in ``storage``."""
@@ -88,10 +95,11 @@ class TransitionSampler(Sampler):
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor | tuple[Tensor, ...], dict[str, Tensor]]:
         """Draws rows; returns their storage index and what goes with them into the batch."""
+        check_count("batch_size", batch_size)
         transitions = self.transitions(storage)
         anchors, info = self._draw(transitions, batch_size, self._rng)
         if anchors is None:
-            raise RuntimeError(transitions.explain_empty())
+            raise RuntimeError(self._explain_empty(transitions))
         return transitions.rows.to_index(anchors), info
 
     def _draw(
@@ -109,8 +117,17 @@ class TransitionSampler(Sampler):
         found, _ = self._draw(transitions, 1, generator)
         return 0 if found is None else batch_size
 
-    def discard(self, index: Tensor) -> None:
-        """Hears which of the rows just written can never start a transition."""
+    def _explain_empty(self, transitions: FrameTransitions) -> str:
+        return transitions.explain_empty()
+
+    def check_state(self, state_dict: dict[str, Any]) -> None:
+        """Makes sure that a saved state fits, before it is loaded.
+
+        Raises:
+            ValueError: if it was saved by another kind of sampler, or with other settings.
+        """
+        if state_dict["type"] != type(self).__name__:
+            raise ValueError(f"it was saved with a {state_dict['type']}; this one has a {type(self).__name__}")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(num_frames={self.num_frames}, n_step={self.n_step})"
@@ -186,7 +203,7 @@ class PrioritizedTransitionSampler(TransitionSampler):
 
     def extend(self, index: Tensor) -> None:
         """Gives new flat rows the largest weight so far."""
-        self.tree.update(index, torch.tensor(self._max_weight))
+        self.tree.update(index, torch.tensor(self._max_weight, dtype=torch.float64))
 
     def discard(self, index: Tensor) -> None:
         """Takes rows that can never start a transition out of the draw."""
@@ -241,7 +258,19 @@ class PrioritizedTransitionSampler(TransitionSampler):
     def state_dict(self) -> dict[str, Any]:
         """Returns all weights, the largest one so far and beta."""
         weights = torch.zeros(0, dtype=torch.float64) if self._tree is None else self._tree.weights.clone()
-        return {"weights": weights, "max_weight": self._max_weight, "beta": self.beta}
+        return {"weights": weights, "max_weight": self._max_weight, "alpha": self.alpha, "beta": self.beta}
+
+    def check_state(self, state_dict: dict[str, Any]) -> None:
+        """Makes sure that a saved state fits, before it is loaded; the weights in it are powers of alpha."""
+        super().check_state(state_dict)
+        if state_dict["alpha"] != self.alpha:
+            raise ValueError(f"it was saved with alpha={state_dict['alpha']}; this one has alpha={self.alpha}")
+        weights = state_dict["weights"]
+        if len(weights) and self._tree is not None and len(weights) != self._tree.size:
+            raise ValueError(f"it has {len(weights)} priorities; this one has {self._tree.size}")
+        if weights.dtype != torch.float64 or not (weights.isfinite() & (weights >= 0)).all():
+            raise ValueError("its priorities are not all numbers")
+        float(state_dict["max_weight"]), float(state_dict["beta"])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over a state from :meth:`state_dict`."""
@@ -249,8 +278,16 @@ class PrioritizedTransitionSampler(TransitionSampler):
         if len(weights):
             self._tree = SumTree(len(weights), weights.device if self._tree is None else self._tree.total.device)
             self._tree.fill(weights)
+        else:
+            self._empty()
         self._max_weight = state_dict["max_weight"]
         self.beta = state_dict["beta"]
+
+    def _explain_empty(self, transitions: FrameTransitions) -> str:
+        valid = all_valid(len(transitions.rows), transitions.valid, transitions.rows.device)
+        if valid.any():
+            return f"no transition can be drawn: the priorities of all {int(valid.sum())} that could be are 0"
+        return super()._explain_empty(transitions)
 
     def _empty(self) -> None:
         self._max_weight = 1.0

@@ -89,7 +89,7 @@ class EpisodeWindows:
         if self._step is not None:
             linked &= self._step[here] == self._step[before] + 1
         if self._end is not None:
-            linked &= ~self._end[before]
+            linked &= self._end[before] == 0
         if self._seam is not None:
             linked &= time % self.rows.num_rows != self._seam
         return linked

@@ -34,8 +34,9 @@ class Setting:
     memmap: bool = False
 
 
-# What happens to each environment at a step: it goes on, ends one way or the other, or was left before this step.
-GOES_ON, TERMINATES, TRUNCATES, WAS_CUT = range(4)
+# What happens to each environment at a step: it goes on, ends one way or the other, was left and reset before this
+# step, or is called truncated although it goes on (as Collector(set_truncated=True) does).
+GOES_ON, TERMINATES, TRUNCATES, WAS_CUT, IS_SPLIT = range(5)
 # A history is a list of these: steps for all environments at once, or a save and load.
 Chunk = list[list[int]]
 SAVE = "save"
@@ -58,7 +59,7 @@ def settings() -> st.SearchStrategy[Setting]:
 
 def histories(setting: Setting) -> st.SearchStrategy[list[Chunk | str]]:
     """Draws what happens, in a form that shrinks to something readable."""
-    event = st.sampled_from([GOES_ON] * 8 + [TERMINATES, TRUNCATES, WAS_CUT])
+    event = st.sampled_from([GOES_ON] * 8 + [TERMINATES, TRUNCATES, WAS_CUT, IS_SPLIT])
     chunk = st.lists(
         st.lists(event, min_size=setting.num_columns, max_size=setting.num_columns), min_size=1, max_size=40
     )
@@ -86,7 +87,7 @@ def random_history(rng: random.Random, setting: Setting) -> list[Chunk | str]:
 
     def event() -> int:
         if rng.random() < cut:
-            return WAS_CUT
+            return rng.choice([WAS_CUT, IS_SPLIT])
         return rng.choice([TERMINATES, TRUNCATES]) if rng.random() < end else GOES_ON
 
     history: list[Chunk | str] = []
@@ -113,7 +114,8 @@ class Player:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self.plain = PlainReplay(setting.ring, setting.num_columns)
+        past = setting.num_frames - 1 if setting.stacked_input else 0
+        self.plain = PlainReplay(setting.ring, setting.num_columns, past)
         self.folder = tempfile.TemporaryDirectory()
         self.buffer, self.slices = self.make()
         self._count = 0
@@ -193,16 +195,18 @@ class Player:
             stack = self._reset()
         self._count += 1
         next_stack = [*stack[1:], self._count]
+        padding = [stack[-1] if self.setting.padding == "repeat" else 0] * (self.setting.num_frames - 1)
         step = Step(
             frame=stack[-1],
             next_frame=next_stack[-1],
             action=self._count,
             reward=float(self._count % 7),
             terminated=event == TERMINATES,
-            truncated=event == TRUNCATES,
+            truncated=event in (TRUNCATES, IS_SPLIT),
             cut=was_cut,
+            has_past=stack[:-1] != padding,
         )
-        self._stacks[column] = [] if step.terminated or step.truncated else next_stack
+        self._stacks[column] = [] if event in (TERMINATES, TRUNCATES) else next_stack
         size = self.setting.num_frames if self.setting.stacked_input else 1
         return step, stack[-size:], next_stack[-size:]
 

@@ -25,7 +25,11 @@ class Row:
 
 @dataclass
 class Step:
-    """One step of one environment. ``cut``: the episode before was left without an end."""
+    """One step of one environment.
+
+    ``cut``: the episode before was left without an end. ``has_past``: if an episode begins here, its first observation
+    is not padded but shows frames from before, which the buffer never got.
+    """
 
     frame: int
     next_frame: int
@@ -34,6 +38,7 @@ class Step:
     terminated: bool
     truncated: bool
     cut: bool = False
+    has_past: bool = False
 
 
 @dataclass
@@ -42,6 +47,8 @@ class PlainReplay:
 
     ring: int
     num_columns: int
+    # From which step on an episode that has a past is counted.
+    first_step_with_past: int = 0
     columns: list[list[Row]] = field(default_factory=list)
     num_episodes: int = 0
 
@@ -59,7 +66,7 @@ class PlainReplay:
         if under_way:
             episode, number = rows[-1].episode, rows[-1].step + 1
         else:
-            episode, number = self.num_episodes, 0
+            episode, number = self.num_episodes, self.first_step_with_past if step.has_past else 0
             self.num_episodes += 1
         rows.append(Row(episode, number, step.frame, step.action, step.reward, step.terminated, step.truncated))
         self._next_frame[column] = step.next_frame

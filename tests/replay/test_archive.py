@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import json
 import os
 import pickle
@@ -9,15 +11,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import zlib
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torchrl.data import LazyMemmapStorage
 
 from mcurl_torchrl import FrameReplayBuffer, PrioritizedTransitionSampler
 from mcurl_torchrl.replay import archive
-from tests.replay.episodes import make_buffer, make_episode, make_episodes
+from tests.replay.episodes import make_buffer, make_episode, make_episodes, numbers_in
 
 
 def make_pair(capacity: int = 60, **options):
@@ -88,6 +93,76 @@ def test_memory_mapped_and_an_empty_buffer(tmp_path: Path) -> None:
     other = FrameReplayBuffer(storage=LazyMemmapStorage(100), stacked_input=False, batch_size=4)
     other.loads(tmp_path)
     assert (other.storage[:] == buffer.storage[:]).all()
+
+
+def test_an_empty_state_with_priorities(tmp_path: Path) -> None:
+    buffer, _ = make_pair()
+    buffer.dumps(tmp_path)
+    buffer.extend(make_episode(20))
+    buffer.loads(tmp_path)
+    buffer.extend(make_episode(5))
+    assert buffer.sampler.tree.total == 5
+
+
+def test_views_with_generators_of_their_own(tmp_path: Path) -> None:
+    def make():
+        buffer = make_buffer(100)
+        options = {"num_slices": 3, "slice_len": 4}
+        return buffer, [buffer.slices(**options, generator=torch.Generator().manual_seed(seed)) for seed in (7, 8)]
+
+    original, views = make()
+    original.extend(make_episode(50))
+    for view in views:
+        view.sample()
+    original.dumps(tmp_path)
+    loaded, loaded_views = make()
+    loaded.loads(tmp_path)
+    for view, same in zip(views, loaded_views, strict=True):
+        assert (view.sample() == same.sample()).all()
+
+
+def test_prefetched_batches_of_other_settings_are_dropped(tmp_path: Path) -> None:
+    buffer = make_buffer(100, prefetch=2)
+    buffer.extend(make_episode(50))
+    buffer.sample()
+    buffer.dumps(tmp_path)
+    for options in ({"batch_size": 16}, {"num_frames": 2}, {"n_step": 3}, {"prefetch": 1}):
+        other = make_buffer(100, **{"prefetch": 2, **options})
+        other.loads(tmp_path)
+        batch = other.sample()
+        assert batch.shape == (options.get("batch_size", 8),)
+        assert batch["pixels"].shape[1] == options.get("num_frames", 1)
+
+
+def test_state_dict_with_views_and_prefetch() -> None:
+    def make():
+        buffer = make_buffer(100, prefetch=1)
+        return buffer, buffer.slices(num_slices=2, slice_len=3, prefetch=2)
+
+    original, _ = make()
+    original.extend(make_episode(50))
+    loaded, view = make()
+    loaded.extend(make_episode(50, first=1000))
+    for reader in (loaded, view):
+        reader.sample()
+    generator = loaded._rng
+    loaded.load_state_dict(original.state_dict())
+    assert loaded._rng is generator and view._rng is generator
+    for _ in range(5):
+        assert (numbers_in(view.sample()["pixels"]) < 1000).all()
+    with pytest.raises(ValueError, match="room for 100 rows; this buffer for 200"):
+        make_buffer(200).load_state_dict(original.state_dict())
+
+
+def test_copies_and_pickles_have_no_part_in_the_views() -> None:
+    buffer = make_buffer(100)
+    view = buffer.slices(num_slices=2, slice_len=3)
+    buffer.extend(make_episode(50))
+    for twin in (copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))):
+        assert (twin.storage[:] == buffer.storage[:]).all()
+        twin.extend(make_episode(5, first=1000))
+        assert len(twin) == 57 and twin.sample().shape == (8,)
+    assert len(buffer) == 51 and len(view.sample()) == 6
 
 
 class TestIncremental:
@@ -222,12 +297,13 @@ class TestFaults:
         files = {file.name for file in tmp_path.iterdir()}
         buffer.extend(make_episode(50, first=100))
 
-        def no_space(tensors, file):
-            Path(file).write_bytes(b"begun")
-            raise OSError(28, "No space left on device")
+        class FullDisk(io.FileIO):
+            def write(self, content) -> int:
+                super().write(content[:10])
+                raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(archive, "save_file", no_space)
+            patch.setattr(archive, "open", FullDisk, raising=False)
             with pytest.raises(OSError, match="No space left"):
                 buffer.dumps(tmp_path)
         assert {file.name for file in tmp_path.iterdir()} == files
@@ -237,6 +313,100 @@ class TestFaults:
         buffer.dumps(tmp_path)  # there is room again
         loaded.loads(tmp_path)
         assert (loaded.storage[:] == buffer.storage[:]).all()
+
+    @pytest.mark.parametrize("after", [False, True])
+    def test_interrupted_anywhere_in_a_save(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
+        """Ctrl-C, unlike a kill, runs the clean-up: it must not remove what a manifest already names."""
+        monkeypatch.setattr(archive, "_SEGMENT_BYTES", 500)
+        finished = False
+        for countdown in range(60):
+            folder = tmp_path / str(countdown)
+            buffer = make_buffer(50)
+            buffer.extend(make_episodes([20, 40]))
+            buffer.dumps(folder)
+            states = [buffer.storage[:].clone()]
+            buffer.extend(make_episode(33, first=100))
+            states.append(buffer.storage[:].clone())
+            calls = 0
+
+            def interrupted(function, countdown=countdown):
+                def call(*args, **kwargs):
+                    nonlocal calls
+                    calls += 1
+                    if after:
+                        function(*args, **kwargs)
+                    if calls == countdown + 1:
+                        raise KeyboardInterrupt
+                    return None if after else function(*args, **kwargs)
+
+                return call
+
+            with monkeypatch.context() as patch:
+                for owner, name in ((os, "replace"), (os, "fsync"), (Path, "unlink")):
+                    patch.setattr(owner, name, interrupted(getattr(owner, name)))
+                try:
+                    buffer.dumps(folder)
+                    finished = True
+                except KeyboardInterrupt:
+                    pass
+            loaded = make_buffer(50)
+            loaded.loads(folder)
+            assert any(bool((loaded.storage[:] == state).all()) for state in states), countdown
+        assert finished
+
+    def test_a_disk_error_after_the_manifest_is_in_place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        buffer, loaded = make_buffer(50), make_buffer(50)
+        buffer.extend(make_episode(9))
+        fsync, calls = os.fsync, []
+
+        def failing(descriptor: int) -> None:
+            calls.append(descriptor)
+            if len(calls) == 6:  # the folder's, after the manifest's rename
+                raise OSError(5, "Input/output error")
+            fsync(descriptor)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", failing)
+            with pytest.raises(OSError, match="Input/output error"):
+                buffer.dumps(tmp_path)
+        loaded.loads(tmp_path)
+        assert (loaded.storage[:] == buffer.storage[:]).all()
+
+    def test_other_files_in_the_folder_are_left_alone(self, tmp_path: Path) -> None:
+        others = {
+            "model.safetensors": b"weights",
+            "config.json": b"{}",
+            "rows-of-mine.safetensors": b"x",
+            "notes.json": b"[]",
+        }
+        for name, content in others.items():
+            (tmp_path / name).write_bytes(content)
+        buffer = make_buffer(50)
+        for first in range(0, 300, 10):
+            buffer.extend(make_episode(9, first))
+            buffer.dumps(tmp_path)
+        assert {name: (tmp_path / name).read_bytes() for name in others} == others
+        assert len(list(tmp_path.iterdir())) <= len(others) + 4  # and what is out of date is removed all the same
+
+    def test_two_buffers_that_save_to_one_folder(self, tmp_path: Path) -> None:
+        buffers = [make_buffer(100) for _ in range(3)]
+        for number, buffer in enumerate(buffers):
+            buffer.extend(make_episode(60, first=1000 * number))
+
+        def save(number: int) -> None:
+            for repetition in range(5):
+                buffers[number].extend(make_episode(20, first=1000 * number + 100 * repetition))
+                buffers[number].dumps(tmp_path, f"state-{number}")
+
+        threads = [threading.Thread(target=save, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for number, buffer in enumerate(buffers):
+            loaded = make_buffer(100)
+            loaded.loads(tmp_path, f"state-{number}")
+            assert (loaded.storage[:] == buffer.storage[:]).all()
 
     def refuses(self, path: Path, error: type[Exception], match: str, **options) -> None:
         buffer = make_buffer(**{"capacity": 200, **options})
@@ -267,10 +437,48 @@ class TestFaults:
         os.truncate(file, size - 1)
         self.refuses(saved, ValueError, f"{file.name} was cut short or changed: it has {size - 1} bytes, {size} were")
 
-    def test_damaged(self, saved: Path) -> None:
-        file = next(saved.glob("rows-*"))
-        file.write_bytes(b"\xff" * file.stat().st_size)
-        self.refuses(saved, ValueError, f"{file.name} is damaged")
+    @pytest.mark.parametrize("stem", ["rows", "state"])
+    def test_one_bit_flipped(self, saved: Path, stem: str) -> None:
+        file = next(saved.glob(f"{stem}-*"))
+        content = bytearray(file.read_bytes())
+        content[-7] ^= 1
+        file.write_bytes(content)
+        self.refuses(saved, ValueError, f"{file.name} is damaged: its content is not what was saved")
+
+    def rewrite_state(self, saved: Path, change) -> None:
+        """Changes the saved state and signs it anew, as somebody who means it would."""
+        file = next(saved.glob("state-*"))
+        tensors = load_file(file)
+        change(tensors)
+        save_file(tensors, file)
+        content = file.read_bytes()
+        self.edit(saved, lambda manifest: manifest["state"].update(size=len(content), crc32=zlib.crc32(content)))
+
+    @pytest.mark.parametrize("part", ["writer", "sampler", "readers"])
+    def test_a_part_missing(self, saved: Path, part: str) -> None:
+        self.edit(saved, lambda manifest: manifest["scalars"].pop(part))
+        self.refuses(saved, ValueError, f"is damaged: .*{part}")
+
+    def test_inconsistent_parts(self, saved: Path) -> None:
+        self.edit(saved, lambda manifest: manifest["scalars"]["writer"].update(write_count=None))
+        self.refuses(saved, ValueError, "its write_count is None")
+        self.edit(saved, lambda manifest: manifest["scalars"]["writer"].update(write_count=50))
+        self.rewrite_state(saved, lambda tensors: tensors.update({"writer/written": torch.tensor([50])}))
+        self.refuses(saved, ValueError, "its segments do not end where its rows do")
+        self.rewrite_state(saved, lambda tensors: tensors.update({"writer/written": torch.tensor([51, 51])}))
+        self.refuses(saved, ValueError, r"its written is torch.int64 \(2,\)")
+        self.rewrite_state(saved, lambda tensors: tensors.pop("writer/next_step"))
+        self.refuses(saved, ValueError, "is damaged|its written")
+        self.edit(saved, lambda manifest: manifest["segments"][0].update(first=[-3]))
+        self.refuses(saved, ValueError, "does not fit 1 columns")
+        self.edit(saved, lambda manifest: manifest["segments"][0].update(first=[0, 0], last=[51, 0]))
+        self.refuses(saved, ValueError, "does not fit 1 columns")
+
+    @pytest.mark.parametrize("name", ["a/b", "", "../a", ".hidden"])
+    def test_names_that_are_no_file_names(self, saved: Path, name: str) -> None:
+        for call in (make_buffer(200).dumps, make_buffer(200).loads):
+            with pytest.raises(ValueError, match="it must be a plain file name"):
+                call(saved, name)
 
     def test_a_file_missing(self, saved: Path) -> None:
         next(saved.glob("rows-*")).unlink()

@@ -147,6 +147,18 @@ class TestByHand:
         for batch in (buffer.sample(), slices.sample()):
             assert torch.equal(batch["half"], batch["pixels"] // 2)
 
+    def test_an_episode_joined_in_its_middle_gives_no_stack_that_was_never_seen(self) -> None:
+        """As with Collector(set_truncated=True), or when a batch was not stored."""
+        buffer = make_buffer(num_frames=3, stacked_input=True, batch_size=200)
+        numbers = torch.arange(20, 31)
+        stacks = torch.cat([frames_of(numbers[:-2]), frames_of(numbers[1:-1]), frames_of(numbers[2:])], 1)
+        steps = make_episode(8, ended=False).set("pixels", stacks[:-1]).set(("next", "pixels"), stacks[1:])
+        buffer.extend(steps)
+        batch = buffer.sample()
+        shown = numbers_in(batch["pixels"])
+        assert (shown.diff(dim=1) == 1).all()
+        assert set(shown[:, -1].tolist()) == set(range(24, 29))  # 22 and 23 need frames that never came
+
 
 class TestCost:
     def test_a_frame_is_stored_once(self) -> None:
@@ -269,6 +281,23 @@ class TestPrefetch:
             writer.join()
         assert not errors
 
+    @pytest.mark.parametrize("prefetch", [None, 1])
+    @pytest.mark.timeout(60)
+    def test_a_transform_that_draws_from_the_buffer(self, tmp_path, prefetch: int | None) -> None:
+        """Saving waits for batches whose making needs the buffer."""
+        buffer = make_buffer(prefetch=prefetch)
+        buffer.extend(make_episode(30))
+
+        class Replace(Transform):
+            def forward(self, tensordict: TensorDict) -> TensorDict:
+                return tensordict.set("other", buffer.sample()["pixels"][: len(tensordict)])
+
+        slices = buffer.slices(num_slices=2, slice_len=3, prefetch=2, transform=Replace())
+        for _ in range(100):
+            slices.sample()
+            buffer.dumps(tmp_path)
+            buffer.loads(tmp_path)
+
     def test_saving_and_loading_while_prefetching_does_not_hang(self, tmp_path) -> None:
         buffer = make_buffer(prefetch=2)
         views = [buffer.slices(num_slices=2, slice_len=3, prefetch=3) for _ in range(2)]
@@ -342,6 +371,10 @@ class TestBadInput:
             ("action", torch.zeros(3, 4), r"'action' is stored as torch.float32 of shape \(1,\) .* \(4,\)"),
             ("action", torch.zeros(3, 1, dtype=torch.int64), "'action' is stored as torch.float32 .* got torch.int64"),
             (("next", "reward"), torch.zeros(3, 2), r"must be one number per step; got shape \(2,\)"),
+            (("next", "reward"), torch.zeros(3, 1, dtype=torch.int64), "must be floating point; got torch.int64"),
+            (("collector", "traj_ids"), torch.zeros(3, 2), r"must be one number per step; got shape \(2,\)"),
+            (("collector", "mask"), torch.tensor([True, True, False]), "some steps are padding.*split_trajs=False"),
+            ("action", TensorDict({"a": torch.zeros(3, 1)}, [3]), "'action' must be a tensor; got a TensorDict"),
             (("next", "terminated"), torch.zeros(3, 1), "must be one bool per step; got torch.float32"),
             (("next", "truncated"), torch.zeros(3, 2, dtype=torch.bool), r"must be one bool per step; .* \(2,\)"),
         ],
@@ -352,6 +385,27 @@ class TestBadInput:
     def test_a_stack_that_does_not_divide(self) -> None:
         with pytest.raises(ValueError, match=r"must be a stack of 3 frames .* got shape \(1, 2, 2\)"):
             make_buffer(num_frames=3, stacked_input=True).extend(make_episode(3))
+
+    def test_what_is_no_stack_of_frames(self) -> None:
+        rgb = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
+        single = make_episode(3).set("pixels", rgb[:-1]).set(("next", "pixels"), rgb[1:])
+        buffer = make_buffer(num_frames=3, stacked_input=True)
+        with pytest.raises(ValueError, match="is not 'pixels' moved on by one frame.*give stacked_input=False"):
+            buffer.extend(single)
+        newest_first = torch.stack([rgb[2:, 0], rgb[1:-1, 0], rgb[:-2, 0]], 1)
+        with pytest.raises(ValueError, match="newest last"):
+            buffer.extend(make_episode(1).set("pixels", newest_first[:1]).set(("next", "pixels"), newest_first[1:]))
+        assert len(buffer) == 0
+
+    @pytest.mark.parametrize(("ours", "theirs"), [("repeat", "zeros"), ("zeros", "repeat")])
+    def test_another_padding_than_the_environments(self, ours: str, theirs: str) -> None:
+        frame, following = frames_of(torch.tensor([7])), frames_of(torch.tensor([8]))
+        older = frame if theirs == "repeat" else torch.zeros_like(frame)
+        step = make_episode(1).set("pixels", torch.cat([older, older, frame], 1))
+        step.set(("next", "pixels"), torch.cat([older, frame, following], 1))
+        with pytest.raises(ValueError, match=f"padded with '{theirs}', but this buffer has padding='{ours}'"):
+            make_buffer(num_frames=3, stacked_input=True, padding=ours).extend(step)
+        make_buffer(num_frames=3, stacked_input=True, padding=theirs).extend(step)
 
     def test_another_number_of_environments(self) -> None:
         buffer = make_buffer(ndim=2)
@@ -384,9 +438,11 @@ class TestBadInput:
 
     def test_slices_only_read(self, buffer: FrameReplayBuffer) -> None:
         slices = buffer.slices(num_slices=1, slice_len=2)
-        for write in (slices.add, slices.extend):
+        for write in (slices.add, slices.extend, slices.loads, slices.load_state_dict, slices.dumps, slices.empty):
             with pytest.raises(RuntimeError, match="slices only read"):
                 write(make_episode(3))
+        with pytest.raises(TypeError, match=r"keys='pixels'; give a list of keys, as in \['pixels'\]"):
+            buffer.slices(num_slices=1, slice_len=2, keys="pixels")
 
     @pytest.mark.parametrize(
         ("options", "match"),
@@ -396,6 +452,8 @@ class TestBadInput:
             ({"gamma": 1.5}, "gamma=1.5; it must be between 0 and 1"),
             ({"padding": "mirror"}, r"padding='mirror'; choose one of \['repeat', 'zeros'\]"),
             ({"capacity": 0}, "max_size=0; an episode of one step takes 2 rows"),
+            ({"extra_keys": ["step"]}, "'step' cannot be stored under that name"),
+            ({"extra_keys": ["action"]}, "pixels_key, action_key and extra_keys must differ"),
             ({"ndim": 3}, "storage.ndim=3; use 1 for one environment, 2 for batched ones"),
         ],
     )
@@ -411,3 +469,21 @@ class TestBadInput:
         used = make_buffer()
         with pytest.raises(ValueError, match="the storage is in use already"):
             FrameReplayBuffer(storage=used.storage)
+        with pytest.raises(ValueError, match="storage.device='auto'; name the device"):
+            FrameReplayBuffer(storage=LazyTensorStorage(10, device="auto"))
+        with pytest.raises(ValueError, match="serves a buffer already"):
+            make_buffer(sampler=used.sampler)
+        with pytest.raises(RuntimeError, match="keeps its sampler"):
+            used.set_sampler(PrioritizedTransitionSampler())
+        with pytest.raises(NotImplementedError, match="is written by one process"):
+            used.share()
+        with pytest.raises(TypeError, match=r"num_frames=2\.5; it must be a whole number"):
+            make_buffer(num_frames=2.5)
+
+    @pytest.mark.parametrize("sampler", [None, PrioritizedTransitionSampler])
+    def test_batch_sizes(self, sampler) -> None:
+        buffer = make_buffer(sampler=None if sampler is None else sampler(), batch_size=None)
+        buffer.extend(make_episode(5))
+        for size, error in ((0, ValueError), (-1, ValueError), (2.5, TypeError)):
+            with pytest.raises(error, match=f"batch_size={size}"):
+                buffer.sample(size)

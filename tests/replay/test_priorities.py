@@ -127,8 +127,31 @@ def test_all_priorities_zero() -> None:
     buffer = prioritized(100)
     buffer.extend(make_episode(3))
     buffer.update_priority(torch.arange(3), torch.zeros(3))
-    with pytest.raises(RuntimeError, match="no transition can be drawn"):
+    with pytest.raises(RuntimeError, match="no transition can be drawn: the priorities of all 3 that could be are 0"):
         buffer.sample()
+
+
+def test_a_batch_of_another_shape_and_one_from_before_emptying() -> None:
+    buffer = prioritized(100)
+    buffer.extend(make_episode(9))
+    batch = buffer.sample()
+    batch["td_error"] = batch["next", "reward"] + 5
+    buffer.update_tensordict_priority(batch.reshape(2, 4))
+    expected = batch["td_error"].squeeze(-1).double() ** ALPHA
+    torch.testing.assert_close(buffer.sampler.tree.weights[batch["index"]], expected)
+    buffer.empty()
+    buffer.update_tensordict_priority(batch)
+    with pytest.raises(ValueError, match="got 2 priorities for 3 rows"):
+        buffer.extend(make_episode(9))
+        buffer.update_priority(torch.arange(3), torch.ones(2))
+
+
+def test_huge_priorities() -> None:
+    buffer = prioritized(100)
+    buffer.extend(make_episode(3))
+    buffer.update_priority(torch.tensor([0]), torch.tensor([1e100], dtype=torch.float64))
+    buffer.extend(make_episode(3, first=50))
+    assert buffer.sample()["priority_weight"].isfinite().all()
 
 
 def test_alpha_zero_is_uniform_whatever_the_priorities() -> None:

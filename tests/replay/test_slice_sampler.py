@@ -111,6 +111,27 @@ def test_ids_that_start_again_with_a_new_collector() -> None:
     assert valid_starts(buffer) == set(range(7)) | set(range(10, 17))
 
 
+def test_the_names_of_our_layout_alone_do_not_make_ids_unique() -> None:
+    buffer = make_stock(30, slice_len=4, traj_key="trajectory", step_key="step")
+    by_search = make_stock(30, slice_len=4, traj_key="trajectory")
+    for one in (buffer, by_search):
+        data = steps([20, 20]).select("obs").set("trajectory", torch.zeros(40, dtype=torch.int64))
+        data.set("step", torch.cat([torch.arange(20), torch.arange(20)]))
+        one.extend(data[:30])
+        one.extend(data[30:])
+    assert valid_starts(buffer) == expected_starts([20, 20], 30, 4)
+    assert not valid_starts(by_search) & {37, 38, 39}  # the seam
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float32])
+def test_flags_that_are_no_bools(dtype: torch.dtype) -> None:
+    buffer = make_stock(100, slice_len=4, batch_size=40)
+    data = steps([10, 10]).exclude(TRAJ, "step_count")
+    buffer.extend(data.set(DONE, data[DONE].to(dtype)))
+    assert valid_starts(buffer) == {*range(7), *range(10, 17)}
+    assert buffer.sample()[DONE].dtype == torch.bool
+
+
 def test_batched_environments() -> None:
     buffer = make_stock(60, ndim=2, slice_len=5)
     data = torch.stack([steps([7, 9, 4]), steps([20], first=100), steps([3, 3, 14], first=200)])
@@ -269,6 +290,15 @@ class TestBadInput:
     def test_numbers_below_one(self, name: str) -> None:
         with pytest.raises(ValueError, match=f"{name}=0; it must be at least 1"):
             EpisodeSliceSampler(**{"slice_len": 4, name: 0})
+
+    def test_batched_data_that_nobody_wrote(self) -> None:
+        buffer = TensorDictReplayBuffer(
+            storage=TensorStorage(torch.stack([steps([10])] * 3, 1), ndim=2),
+            sampler=EpisodeSliceSampler(slice_len=2),
+            batch_size=2,
+        )
+        with pytest.raises(TypeError, match="for ndim=2 write to a LazyTensorStorage"):
+            buffer.sample()
 
     def test_another_kind_of_storage(self) -> None:
         buffer = TensorDictReplayBuffer(storage=ListStorage(10), sampler=EpisodeSliceSampler(slice_len=2), batch_size=2)
