@@ -289,3 +289,12 @@ class Player:
         assert torch.equal(batch["action"].squeeze(-1), column("action"))
         assert torch.equal(batch["next", "reward"].squeeze(-1), column("reward").double())
         assert (batch["trajectory"] == batch["trajectory"][:, :1]).all()
+
+
+def play_and_check(setting: Setting, history: list[Chunk | str]) -> None:
+    """Plays a history on a new pair of buffers and compares them."""
+    player = Player(setting)
+    with player.folder:
+        player.play(history)
+        if player.plain.num_episodes:
+            player.check()

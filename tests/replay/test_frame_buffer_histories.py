@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.replay.histories import Player, Setting, histories, random_history, random_setting
+from tests.replay.histories import Setting, histories, play_and_check, random_history
 from tests.replay.histories import settings as buffer_settings
-
-
-def play_and_check(setting: Setting, history: list) -> None:
-    player = Player(setting)
-    with player.folder:
-        player.play(history)
-        if player.plain.num_episodes:
-            player.check()
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -38,21 +34,19 @@ def test_memory_and_disk(memmap: bool, num_columns: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 def test_a_hundred_thousand_random_histories(capsys: pytest.CaptureFixture[str]) -> None:
-    count = 0
     started = time.perf_counter()
-
-    @settings(max_examples=100_000, deadline=None, suppress_health_check=list(HealthCheck), database=None)
-    @given(st.integers(0, 2**64 - 1))
-    def run(seed: int) -> None:
-        nonlocal count
-        rng = random.Random(seed)
-        setting = random_setting(rng)
-        play_and_check(setting, random_history(rng, setting))
-        count += 1
-
-    run()
-    assert count >= 100_000
+    shards = range(os.cpu_count() or 1)
+    # Some more, because a number that is drawn twice counts once.
+    command = [sys.executable, "-m", "tests.replay.many_histories", str(-(101_000 // -len(shards)))]
+    root = Path(__file__).parents[2]
+    processes = [
+        subprocess.Popen([*command, str(shard)], cwd=root, stdout=subprocess.PIPE, text=True) for shard in shards
+    ]
+    outputs = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(shards)
+    count = sum(int(output.split("histories ")[-1]) for output in outputs)
     with capsys.disabled():
         print(f"\n{count} random histories in {time.perf_counter() - started:.0f} s")
+    assert count >= 100_000
