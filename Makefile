@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint type test test-slow demo bench clean
+.PHONY: help setup lint type test test-slow mutants demo bench clean
 
 help:  ## list the words
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -35,7 +35,11 @@ test: $(READY)  ## the fast tests and the docstrings' examples (PYTEST_ARGS="-k 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/pytest -m slow -s --timeout 3600 $(PYTEST_ARGS)
 
-demo: $(READY)  ## the replay buffer at work, in a few seconds
+mutants: $(READY)  ## break the code in named ways and see that a named test notices each
+	$(BIN)/pytest -m slow tests/test_mutants.py $(PYTEST_ARGS)
+
+demo: $(READY)  ## the replay buffer at work on a rendered task, in under a minute
+	@scripts/debian.sh gl
 	$(BIN)/python examples/replay_demo.py
 
 bench: $(READY)  ## measure what the README claims

@@ -2,7 +2,7 @@
 
     python examples/replay_demo.py [--steps 600] [--out replay_demo.png]
 
-Collects with a TorchRL collector, samples transitions and slices, compares memory with the usual layout, saves and loads,
+Collects with a TorchRL collector, samples transitions and slices, compares memory with the usual layout, saves, loads,
 and draws one slice of stacked observations.
 """
 
@@ -32,8 +32,8 @@ NUM_FRAMES = 3
 
 
 def make_env() -> TransformedEnv:
-    """Makes cartpole-swingup from pixels, observations of three uint8 frames."""
-    env = suite.load("cartpole", "swingup", task_kwargs={"random": 0})
+    """Makes cheetah-run from pixels, observations of three uint8 frames."""
+    env = suite.load("cheetah", "run", task_kwargs={"random": 0})
     env._step_limit = 100  # short episodes, to see some ends
     env.physics.model.vis.quality.shadowsize = 0  # several times faster to render in software
     render = {"height": 100, "width": 100, "camera_id": 0}
@@ -66,7 +66,8 @@ def main() -> None:
     print(f"  transition: pixels {tuple(batch['pixels'].shape)}, reward over {batch['steps_to_next_obs'].max()} steps")
     print(f"  slices: pixels {tuple(windows['pixels'].shape)}, steps {windows['step'][0, 0]}..{windows['step'][0, -1]}")
     frame = windows["pixels"][0, 0].numel() // NUM_FRAMES
-    print(f"  per 100k steps: {frame * 1e5 / 1e9:.1f} GB of frames; as stacks with next stacks {6 * frame * 1e5 / 1e9:.1f}")
+    stacked = 2 * NUM_FRAMES * frame
+    print(f"  per 100k steps: {frame / 1e4:.1f} GB of frames; as stacks with next stacks {stacked / 1e4:.1f} GB")
     with tempfile.TemporaryDirectory() as folder:
         buffer.dumps(folder)
         restored = FrameReplayBuffer(
@@ -75,7 +76,7 @@ def main() -> None:
         restored.loads(folder)
     print(f"saved and loaded: {len(restored)} rows")
 
-    figure, axes = plt.subplots(NUM_FRAMES, 8, figsize=(12, 5))
+    figure, axes = plt.subplots(NUM_FRAMES, 8, figsize=(12, 5), layout="constrained")
     for column, time_step in enumerate(range(0, 32, 4)):
         stack = windows["pixels"][0, time_step].unflatten(0, (NUM_FRAMES, 3))
         for row in range(NUM_FRAMES):

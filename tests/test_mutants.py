@@ -1,0 +1,211 @@
+"""Named one-line breaks of the code, each of which has to turn a named test red: ``make mutants``.
+
+A mutant is the package with one line changed, in a folder of its own. A test that stays green with it proves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[1]
+HISTORIES = "tests/replay/test_frame_buffer_histories.py::test_random_histories"
+BY_HAND = "tests/replay/test_frame_buffer.py::TestByHand"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """What is broken, where, and the test that has to notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+MUTANTS = [
+    Mutant(
+        "a window's ends need not be the right number of steps apart",
+        "replay/windows.py",
+        "same &= self._step[stop] - self._step[start] == length - 1",
+        "pass",
+        HISTORIES,
+    ),
+    Mutant(
+        "a window may start in an unwritten row",
+        "replay/windows.py",
+        "same &= (first >= 0) & (first == self._trajectory[stop])",
+        "same &= first == self._trajectory[stop]",
+        HISTORIES,
+    ),
+    Mutant(
+        "overwritten frames are taken for an episode's start",
+        "replay/windows.py",
+        "return available, (available == length) | begins",
+        "return available, torch.ones_like(begins)",
+        HISTORIES,
+    ),
+    Mutant(
+        "stacks reach back over an episode's start",
+        "replay/windows.py",
+        "offsets = torch.maximum(offsets, -available[:, None])",
+        "offsets = offsets.expand(len(start), -1)",
+        HISTORIES,
+    ),
+    Mutant(
+        "the seam is forgotten",
+        "replay/windows.py",
+        "linked &= time % self.rows.num_rows != self._seam",
+        "pass",
+        "tests/replay/test_slice_sampler.py::test_valid_slices",
+    ),
+    Mutant(
+        "the newest half of the rows is never proposed",
+        "replay/windows.py",
+        "propose=lambda size: draw(num_rows, size)",
+        "propose=lambda size: draw(num_rows // 2, size)",
+        "tests/replay/test_uniformity.py::test_transitions",
+    ),
+    Mutant(
+        "a transition may be drawn before its n steps are there",
+        "replay/transition_sampler.py",
+        "valid &= (ahead > 0) & (ended | (ahead == self.n_step))",
+        "valid &= ahead > 0",
+        HISTORIES,
+    ),
+    Mutant(
+        "steps ahead run on around the ring",
+        "replay/transition_sampler.py",
+        "same &= self._step[later] == self._step[anchors][:, None] + offsets",
+        "pass",
+        HISTORIES,
+    ),
+    Mutant(
+        "importance weights are the wrong way round",
+        "replay/transition_sampler.py",
+        "weight = (weight / weight.min()) ** -self.beta",
+        "weight = (weight / weight.max()) ** self.beta",
+        "tests/replay/test_priorities.py::test_frequencies_and_weights_follow_the_formula",
+    ),
+    Mutant(
+        "rewards after the end are counted",
+        "replay/frame_buffer.py",
+        "rewards = torch.where(offsets < num_steps[:, None], rewards, 0)",
+        "pass",
+        BY_HAND,
+    ),
+    Mutant(
+        "the first reward is discounted",
+        "replay/frame_buffer.py",
+        "dtype=rewards.dtype) ** offsets)",
+        "dtype=rewards.dtype) ** (offsets + 1))",
+        BY_HAND,
+    ),
+    Mutant(
+        "stale rows get priorities",
+        "replay/frame_buffer.py",
+        "current &= rows.scalars(STEP_KEY)[flat] == data.get(STEP_KEY).to(flat.device)",
+        "current = torch.ones_like(current)",
+        "tests/replay/test_priorities.py::test_update_from_a_batch_leaves_overwritten_rows_alone",
+    ),
+    Mutant(
+        "slices have a lock of their own",
+        "replay/frame_view.py",
+        "self._replay_lock = buffer._replay_lock",
+        "pass",
+        "tests/replay/test_frame_buffer.py::TestPrefetch::test_no_batch_is_corrupt",
+    ),
+    Mutant(
+        "the last row shows the frame before",
+        "replay/frame_writer.py",
+        "steps.next_frames.flatten(0, 1)[at_end],",
+        "steps.frames.flatten(0, 1)[at_end],",
+        BY_HAND,
+    ),
+    Mutant(
+        "an episode that was left is not noticed",
+        "replay/frame_writer.py",
+        'begins[0] |= (steps.frames[0] != state["next_frame"]).flatten(1).any(-1)',
+        "pass",
+        BY_HAND,
+    ),
+    Mutant(
+        "trajectory ids are used twice",
+        "replay/frame_writer.py",
+        "self._next_trajectory += plan.num_new",
+        "pass",
+        HISTORIES,
+    ),
+    Mutant(
+        "padding is one frame short",
+        "replay/stacking.py",
+        "missing = (num_frames - 1 - step).clamp(min=0)",
+        "missing = (num_frames - 2 - step).clamp(min=0)",
+        "tests/transforms/test_stack_frames.py::test_against_doing_it_by_hand",
+    ),
+    Mutant(
+        "upper sums are not updated",
+        "replay/sum_tree.py",
+        "for below, level in zip(self._levels, self._levels[1:], strict=False):",
+        "for below, level in zip(self._levels[:1], self._levels[1:], strict=False):",
+        "tests/replay/test_sum_tree.py::test_updates_at_all_sizes",
+    ),
+    Mutant(
+        "a weight of 0 can be found",
+        "replay/sum_tree.py",
+        "child = torch.searchsorted(sums, remaining[..., None], right=True)[..., 0]",
+        "child = torch.searchsorted(sums, remaining[..., None])[..., 0]",
+        "tests/replay/test_sum_tree.py::test_finds_what_a_running_sum_finds",
+    ),
+    Mutant(
+        "a row that changed after it was saved is not saved again",
+        "replay/archive.py",
+        "first = [max(last - 1, old)",
+        "first = [max(last, old)",
+        "tests/replay/test_archive.py::TestIncremental",
+    ),
+    Mutant(
+        "files are written in place",
+        "replay/archive.py",
+        'part = target.with_name(f".{target.name}.part")',
+        "part = target",
+        "tests/replay/test_archive.py::TestFaults::test_killed_in_the_middle_of_a_save",
+    ),
+    Mutant(
+        "damaged content is not noticed",
+        "replay/archive.py",
+        "if zlib.crc32(content) != crc32:",
+        "if False:",
+        "tests/replay/test_archive.py::TestFaults::test_one_bit_flipped",
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_test_notices(mutant: Mutant, tmp_path: Path) -> None:
+    for folder in ("mcurl_torchrl", "tests"):
+        shutil.copytree(REPO / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPO / "pyproject.toml", tmp_path)
+    file = tmp_path / "mcurl_torchrl" / mutant.file
+    source = file.read_text()
+    assert source.count(mutant.old) == 1, f"{mutant.old!r} must stand once in {mutant.file}"
+    file.write_text(source.replace(mutant.old, mutant.new))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.test.split()]
+    run = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert run.returncode == 1, f"{mutant.test} stays green (exit {run.returncode}):\n{run.stdout[-2000:]}"
+    assert " failed" in run.stdout.splitlines()[-1], run.stdout[-2000:]
