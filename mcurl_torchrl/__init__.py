@@ -4,20 +4,33 @@ The paper: https://arxiv.org/abs/2010.07470. Importing this package loads no sim
 it.
 """
 
+from mcurl_torchrl.modules import AtariEncoder, ContextTransformer, PixelEncoder
+from mcurl_torchrl.objectives import ContrastiveLoss, MaskedContrastiveLoss
 from mcurl_torchrl.replay import (
     EpisodeSliceSampler,
     FrameReplayBuffer,
     PrioritizedTransitionSampler,
     TransitionSampler,
 )
-from mcurl_torchrl.transforms import StackFrames
+from mcurl_torchrl.training import inverse_sqrt_warmup
+from mcurl_torchrl.transforms import CenterCrop, MaskObservations, RandomCrop, RandomShift, StackFrames
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AtariEncoder",
+    "CenterCrop",
+    "ContextTransformer",
+    "ContrastiveLoss",
     "EpisodeSliceSampler",
     "FrameReplayBuffer",
+    "MaskObservations",
+    "MaskedContrastiveLoss",
+    "PixelEncoder",
     "PrioritizedTransitionSampler",
+    "RandomCrop",
+    "RandomShift",
     "StackFrames",
     "TransitionSampler",
+    "inverse_sqrt_warmup",
 ]

@@ -21,6 +21,7 @@ from mcurl_torchrl.replay.frame_writer import FrameWriter
 from mcurl_torchrl.replay.layout import STEP_KEY, TRAJECTORY_KEY
 from mcurl_torchrl.replay.prefetched import pack_batches, unpack_batches
 from mcurl_torchrl.replay.rows import Rows, check_count, leaf_keys
+from mcurl_torchrl.replay.slice_sampler import EpisodeSliceSampler
 from mcurl_torchrl.replay.stacking import check_padding
 from mcurl_torchrl.replay.steps import DONE_KEY, REWARD_KEY, TERMINATED_KEY, TRUNCATED_KEY, StepReader
 from mcurl_torchrl.replay.transition_sampler import PrioritizedTransitionSampler, TransitionSampler
@@ -303,6 +304,23 @@ class FrameReplayBuffer(FrameView):
             batch_size=[len(flat)],
             device=self._storage.device,
         )
+
+    def observations(self, count: int) -> Tensor:
+        """Draws single observations, each equally likely, an episode's last one too; for example to replace others by.
+
+        Args:
+            count (int): how many.
+
+        Returns:
+            Stacks ``[count, K * C, H, W]``.
+        """
+        sampler = EpisodeSliceSampler(1, num_frames=self.num_frames, truncated_key=None, init_key=None)
+        sampler._rng = self._rng
+        with self._replay_lock, self._write_lock:
+            index, _ = sampler.sample(self._storage, count)
+            rows = Rows(self._storage)
+            flat = rows.from_index(index).view(count, self.num_frames)
+            return self._read_stacks(rows, flat, rows.scalars(STEP_KEY)[flat[:, -1]])
 
     # -- priorities ----------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,17 @@
 """What happens to sampled frames: stack, crop, mask."""
 
+from mcurl_torchrl.transforms.cropping import center_crop, crop, pad_replicate
+from mcurl_torchrl.transforms.crops import CenterCrop, RandomCrop, RandomShift
+from mcurl_torchrl.transforms.mask_observations import MaskObservations
 from mcurl_torchrl.transforms.stack_frames import StackFrames
 
-__all__ = ["StackFrames"]
+__all__ = [
+    "CenterCrop",
+    "MaskObservations",
+    "RandomCrop",
+    "RandomShift",
+    "StackFrames",
+    "center_crop",
+    "crop",
+    "pad_replicate",
+]

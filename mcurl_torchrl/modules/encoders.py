@@ -1,0 +1,173 @@
+"""Convolutional encoders: images to latents, any leading dimensions, convolutions and projection apart."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mcurl_torchrl.replay.rows import check_count
+
+__all__ = ["AtariEncoder", "PixelEncoder"]
+
+
+class _ConvEncoder(nn.Module):
+    """Convolutions with ReLU, then a projection.
+
+    :meth:`features` is the convolutions, flattened; :meth:`project` is what follows. They are apart so that several
+    heads (an actor and a critic, say) can run the convolutions once and project each in their own way.
+    """
+
+    def __init__(self, convs: list[nn.Conv2d], in_channels: int, image_size: int) -> None:
+        super().__init__()
+        self.convs = nn.Sequential(*(layer for conv in convs for layer in (conv, nn.ReLU())))
+        self.in_channels = in_channels
+        self.image_size = image_size
+        side = image_size
+        for conv in convs:
+            side = (side - conv.kernel_size[0]) // conv.stride[0] + 1
+            if side < 1:
+                raise ValueError(f"image_size={image_size} is too small for {len(convs)} convolutions")
+        self.num_features = convs[-1].out_channels * side * side
+        # The memory layout in which CPU and GPU convolutions are fastest; values are the same in any.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def features(self, pixels: Tensor) -> Tensor:
+        """Runs the convolutions.
+
+        Args:
+            pixels (torch.Tensor): ``[*, C, H, W]``, uint8 (0 to 255, divided by 255 here) or floating point (taken as
+            is).
+
+        Returns:
+            ``[*, num_features]``.
+        """
+        expected = (self.in_channels, self.image_size, self.image_size)
+        if pixels.ndim < 3 or tuple(pixels.shape[-3:]) != expected:
+            raise ValueError(f"pixels must be [*, {', '.join(map(str, expected))}]; got {tuple(pixels.shape)}")
+        lead = pixels.shape[:-3]
+        images = pixels.reshape(-1, *expected)
+        if images.dtype == torch.uint8:
+            images = images.to(self.dtype, memory_format=torch.channels_last) / 255.0
+        elif not images.is_floating_point():
+            raise ValueError(f"pixels must be uint8 or floating point; got {pixels.dtype}")
+        else:
+            images = images.contiguous(memory_format=torch.channels_last)
+        # Flattened channel by channel, whatever the layout in memory.
+        return self.convs(images).flatten(1).view(*lead, self.num_features)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return next(self.parameters()).dtype
+
+    def project(self, features: Tensor) -> Tensor:
+        """Turns features ``[*, num_features]`` into latents ``[*, feature_dim]``."""
+        raise NotImplementedError
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Turns pixels ``[*, C, H, W]`` into latents ``[*, feature_dim]``."""
+        return self.project(self.features(pixels))
+
+
+class PixelEncoder(_ConvEncoder):
+    """The encoder of SAC from pixels (https://arxiv.org/abs/1910.01741) as CURL and M-CURL use it.
+
+    3x3 convolutions, the first with stride 2, ReLU after each; a linear layer; LayerNorm. Convolutions start
+    delta-orthogonal (https://arxiv.org/abs/1806.05393) with ReLU gain, the linear layer orthogonal, biases at 0.
+
+    Args:
+        in_channels (int): channels of an observation, all frames together.
+        image_size (int): its height and width. Defaults to 84.
+
+    Keyword Args:
+        num_layers (int): how many convolutions. Defaults to 4.
+        num_filters (int): their channels. Defaults to 32.
+        feature_dim (int): the size of a latent. Defaults to 50.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl import PixelEncoder
+        >>> encoder = PixelEncoder(9)
+        >>> pixels = torch.randint(256, (2, 5, 9, 84, 84), dtype=torch.uint8)
+        >>> encoder(pixels).shape
+        torch.Size([2, 5, 50])
+        >>> bool((encoder.project(encoder.features(pixels)) == encoder(pixels)).all())
+        True
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        image_size: int = 84,
+        *,
+        num_layers: int = 4,
+        num_filters: int = 32,
+        feature_dim: int = 50,
+    ) -> None:
+        for name, value in (("in_channels", in_channels), ("num_layers", num_layers), ("num_filters", num_filters)):
+            check_count(name, value)
+        convs = [
+            nn.Conv2d(in_channels if layer == 0 else num_filters, num_filters, 3, stride=2 if layer == 0 else 1)
+            for layer in range(num_layers)
+        ]
+        super().__init__(convs, in_channels, image_size)
+        self.feature_dim = check_count("feature_dim", feature_dim)
+        self.linear = nn.Linear(self.num_features, feature_dim)
+        self.norm = nn.LayerNorm(feature_dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws all weights anew."""
+        for conv in self.convs:
+            if not isinstance(conv, nn.Conv2d):
+                continue
+            nn.init.zeros_(conv.weight)
+            center = conv.kernel_size[0] // 2
+            kernel = torch.empty(conv.weight.shape[:2], device=conv.weight.device)
+            with torch.no_grad():
+                conv.weight[:, :, center, center] = nn.init.orthogonal_(kernel, nn.init.calculate_gain("relu"))
+            if conv.bias is not None:
+                nn.init.zeros_(conv.bias)
+        nn.init.orthogonal_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        self.norm.reset_parameters()
+
+    def project(self, features: Tensor) -> Tensor:
+        """Turns features ``[*, num_features]`` into latents ``[*, feature_dim]``: linear, LayerNorm."""
+        return self.norm(self.linear(features))
+
+
+class AtariEncoder(_ConvEncoder):
+    """The small encoder of data-efficient Rainbow (https://arxiv.org/abs/1906.05243), in PyTorch's initialisation.
+
+    5x5 convolutions with stride 5 to 32 and 64 channels, ReLU after each: 576 features of an 84x84 image.
+
+    Args:
+        in_channels (int): the frames of an observation. Defaults to 4.
+        image_size (int): its height and width. Defaults to 84.
+
+    Keyword Args:
+        feature_dim (int, optional): adds a linear layer and LayerNorm to so many features. Defaults to None: the raw
+            features are the latent.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl import AtariEncoder
+        >>> AtariEncoder()(torch.zeros(32, 4, 84, 84, dtype=torch.uint8)).shape
+        torch.Size([32, 576])
+    """
+
+    def __init__(self, in_channels: int = 4, image_size: int = 84, *, feature_dim: int | None = None) -> None:
+        check_count("in_channels", in_channels)
+        super().__init__(
+            [nn.Conv2d(in_channels, 32, 5, stride=5), nn.Conv2d(32, 64, 5, stride=5)], in_channels, image_size
+        )
+        self.projection: nn.Module = nn.Identity()
+        self.feature_dim = self.num_features
+        if feature_dim is not None:
+            self.feature_dim = check_count("feature_dim", feature_dim)
+            self.projection = nn.Sequential(nn.Linear(self.num_features, feature_dim), nn.LayerNorm(feature_dim))
+
+    def project(self, features: Tensor) -> Tensor:
+        """Turns features ``[*, num_features]`` into latents ``[*, feature_dim]``."""
+        return self.projection(features)

@@ -1,0 +1,7 @@
+"""Losses as TorchRL modules; their maths in functional.py."""
+
+from mcurl_torchrl.objectives.contrastive import ContrastiveLoss
+from mcurl_torchrl.objectives.functional import info_nce, masked_info_nce, reduce_masked
+from mcurl_torchrl.objectives.masked_contrastive import MaskedContrastiveLoss
+
+__all__ = ["ContrastiveLoss", "MaskedContrastiveLoss", "info_nce", "masked_info_nce", "reduce_masked"]

@@ -1,0 +1,99 @@
+"""ContrastiveLoss: CURL as a TorchRL loss module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import dispatch
+from tensordict.utils import NestedKey
+from torch import nn
+
+from mcurl_torchrl.objectives.encoding import EncodingLoss
+from mcurl_torchrl.objectives.functional import info_nce, reduce_masked
+from mcurl_torchrl.replay.rows import check_count
+
+__all__ = ["ContrastiveLoss"]
+
+
+class ContrastiveLoss(EncodingLoss):
+    """Tells which two views show the same observation (CURL, https://arxiv.org/abs/2004.04136).
+
+    InfoNCE with a bilinear product: ``logits = q W k^T``, ``q`` the encoder's latents of the query view, ``k`` the
+    momentum encoder's of the key view, ``W`` learned, at first uniform in [0, 1). Every observation of the batch is a
+    query, and all keys of the batch are its negatives. Fed with slices instead of i.i.d. observations it is M-CURL's
+    ablation seq-CURL.
+
+    Reads, from a batch of any shape ``[*]``: ``query_pixels`` and ``key_pixels`` ``[*, C, H, W]``, by default under
+    ``("mcurl", ...)``. Writes ``loss_contrastive`` and, without gradients, ``contrastive_accuracy``.
+
+    Args:
+        encoder_network (nn.Module): pixels ``[*, C, H, W]`` to latents ``[*, latent_dim]``.
+
+    Keyword Args:
+        latent_dim (int): the size of a latent.
+        temperature (float): divides the logits. Defaults to 1.
+        reduction (str): ``"mean"``, ``"sum"`` or ``"none"``. Defaults to ``"mean"``.
+        target_encoder_network (nn.Module, optional): encodes the keys in place of a momentum copy of this loss's own.
+            Defaults to None.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from mcurl_torchrl import ContrastiveLoss, PixelEncoder
+        >>> loss = ContrastiveLoss(PixelEncoder(9, 32, feature_dim=16), latent_dim=16)
+        >>> pixels = torch.randint(256, (6, 9, 32, 32), dtype=torch.uint8)
+        >>> out = loss(TensorDict({"mcurl": {"query_pixels": pixels, "key_pixels": pixels}}, [6]))
+        >>> out["loss_contrastive"].backward()
+    """
+
+    @dataclass
+    class _AcceptedKeys:
+        """The keys that the loss reads."""
+
+        query_pixels: NestedKey = ("mcurl", "query_pixels")
+        key_pixels: NestedKey = ("mcurl", "key_pixels")
+
+    default_keys = _AcceptedKeys
+    tensor_keys: _AcceptedKeys
+    out_keys = ["loss_contrastive", "contrastive_accuracy"]
+
+    def __init__(
+        self,
+        encoder_network: nn.Module,
+        *,
+        latent_dim: int,
+        temperature: float = 1.0,
+        reduction: str = "mean",
+        target_encoder_network: nn.Module | None = None,
+    ) -> None:
+        super().__init__(encoder_network, target_encoder_network, temperature, reduction)
+        size = getattr(encoder_network, "feature_dim", latent_dim)
+        if size != check_count("latent_dim", latent_dim):
+            raise ValueError(f"the encoder's latents have feature_dim={size}; got latent_dim={latent_dim}")
+        self.bilinear = nn.Parameter(torch.rand(latent_dim, latent_dim))
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """The keys that the loss reads."""
+        return [self.tensor_keys.query_pixels, self.tensor_keys.key_pixels]
+
+    @in_keys.setter
+    def in_keys(self, keys: Any) -> None:
+        raise RuntimeError("in_keys follow from set_keys()")
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Computes the loss of a batch ``[*]``."""
+        query_pixels, key_pixels = self._require_views(tensordict)
+        queries, keys = self.encode(query_pixels), self.encode_keys(key_pixels)
+        losses, correct = info_nce(queries @ self.bilinear, keys, temperature=self.temperature)
+        everywhere = torch.ones_like(correct)
+        return TensorDict(
+            {
+                "loss_contrastive": reduce_masked(losses, everywhere, self.reduction),
+                "contrastive_accuracy": correct.float().mean(),
+            }
+        )

@@ -1,0 +1,76 @@
+"""What the contrastive losses share: an online encoder, its momentum copy, and checking what comes in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase, TensorDictParams
+from tensordict.utils import NestedKey
+from torch import Tensor, nn
+from torchrl.objectives.common import LossModule
+
+from mcurl_torchrl.objectives.functional import REDUCTIONS, check_choice
+from mcurl_torchrl.replay.rows import leaf_keys
+
+__all__ = ["EncodingLoss"]
+
+
+class EncodingLoss(LossModule):
+    """A loss with an encoder and, for the key side, its momentum copy.
+
+    The copy is ``target_encoder_network_params``, moved by :class:`~torchrl.objectives.SoftUpdate`. If a
+    ``target_encoder_network`` is given instead (the encoder of a target critic, say), that one encodes the keys; it
+    stays its owner's to move, save and put on a device.
+    """
+
+    encoder_network: nn.Module
+    encoder_network_params: TensorDictParams
+    target_encoder_network: nn.Module | None
+    target_encoder_network_params: TensorDictParams
+
+    def __init__(
+        self, encoder_network: nn.Module, target_encoder_network: nn.Module | None, temperature: float, reduction: str
+    ) -> None:
+        super().__init__()
+        if not temperature > 0:
+            raise ValueError(f"temperature={temperature}; it must be above 0")
+        self.temperature = temperature
+        self.reduction = check_choice("reduction", reduction, REDUCTIONS)
+        shared = target_encoder_network is not None
+        self.convert_to_functional(encoder_network, "encoder_network", create_target_params=not shared)
+        # Not a submodule: its parameters are not this loss's to train, move or save.
+        self.__dict__["target_encoder_network"] = target_encoder_network
+
+    def _forward_value_estimator_keys(self, **kwargs: Any) -> None:
+        pass
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Encodes pixels with the online encoder, with gradients."""
+        with self.encoder_network_params.to_module(self.encoder_network):
+            return self.encoder_network(pixels)
+
+    def encode_keys(self, pixels: Tensor) -> Tensor:
+        """Encodes pixels with the momentum encoder, without gradients."""
+        with torch.no_grad():
+            if self.target_encoder_network is not None:
+                return self.target_encoder_network(pixels)
+            with self.target_encoder_network_params.to_module(self.encoder_network):
+                return self.encoder_network(pixels)
+
+    def _require(self, tensordict: TensorDictBase, key: NestedKey) -> Tensor:
+        value = tensordict.get(key, None)
+        if value is None:
+            raise KeyError(f"{type(self).__name__} needs {key!r}; the tensordict has {leaf_keys(tensordict)}")
+        return value
+
+    def _require_views(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Returns the query and the key pixels, of equal shape."""
+        names = self.tensor_keys.query_pixels, self.tensor_keys.key_pixels
+        query, key = (self._require(tensordict, name) for name in names)
+        if query.shape != key.shape or query.ndim < tensordict.ndim + 1:
+            raise ValueError(
+                f"{names[0]!r} and {names[1]!r} must have one shape, {[*tensordict.shape, 'C', 'H', 'W']}; "
+                f"got {tuple(query.shape)} and {tuple(key.shape)}"
+            )
+        return query, key

@@ -1,0 +1,97 @@
+"""InfoNCE over slices, in functions without state."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["NEGATIVES", "REDUCTIONS", "check_choice", "info_nce", "masked_info_nce", "reduce_masked"]
+
+NEGATIVES = ("batch", "sequence")
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """Returns ``value``, or raises a ValueError that names the choices."""
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}; choose one of {list(choices)}")
+    return value
+
+
+def info_nce(
+    queries: Tensor, keys: Tensor, *, negatives: str = "batch", temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Asks of each query which key is its own (https://arxiv.org/abs/1807.03748).
+
+    Args:
+        queries (torch.Tensor): ``[*, T, d]``.
+        keys (torch.Tensor): ``[*, T, d]``; the key at a query's place is its positive.
+
+    Keyword Args:
+        negatives (str): what it is told apart from: ``"batch"``, all keys, or ``"sequence"``, the T keys of its slice.
+        temperature (float): divides the logits.
+
+    Returns:
+        The cross entropy at each place, and whether the positive had the largest logit: ``[*, T]`` each. Logits are
+        float32 also under autocast.
+    """
+    check_choice("negatives", negatives, NEGATIVES)
+    if queries.shape != keys.shape:
+        raise ValueError(f"queries {tuple(queries.shape)} and keys {tuple(keys.shape)} must have the same shape")
+    shape = queries.shape[:-1]
+    with torch.autocast(queries.device.type, enabled=False):
+        queries, keys = queries.float(), keys.float()
+        if negatives == "batch":
+            queries, keys = queries.flatten(0, -2), keys.flatten(0, -2)
+        logits = queries @ keys.transpose(-1, -2) / temperature
+        count = logits.shape[-1]
+        labels = torch.arange(count, device=logits.device).expand(logits.shape[:-1])
+        losses = F.cross_entropy(logits.reshape(-1, count), labels.reshape(-1), reduction="none")
+        correct = logits.argmax(-1) == labels
+    return losses.view(shape), correct.view(shape)
+
+
+def reduce_masked(losses: Tensor, masked: Tensor, reduction: str = "mean") -> Tensor:
+    """Reduces losses ``[*]`` to those at ``masked`` places: their mean, their sum, or all with 0 elsewhere.
+
+    Nothing masked gives 0, with a gradient of 0.
+    """
+    check_choice("reduction", reduction, REDUCTIONS)
+    losses = torch.where(masked, losses, 0.0)
+    if reduction == "none":
+        return losses
+    total = losses.sum()
+    return total if reduction == "sum" else total / masked.sum().clamp(min=1)
+
+
+def masked_info_nce(
+    queries: Tensor,
+    keys: Tensor,
+    *,
+    masked: Tensor,
+    negatives: str = "batch",
+    temperature: float = 1.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """Computes M-CURL's loss (https://arxiv.org/abs/2010.07470): InfoNCE at the hidden places.
+
+    Args:
+        queries (torch.Tensor): ``[*, T, d]``, reconstructions.
+        keys (torch.Tensor): ``[*, T, d]``, what they should be.
+
+    Keyword Args:
+        masked (torch.Tensor): bool ``[*, T]``, True where hidden.
+        negatives (str): as in :func:`info_nce`. Defaults to ``"batch"``.
+        temperature (float): as in :func:`info_nce`. Defaults to 1.
+        reduction (str): ``"mean"`` over hidden places (the released code), ``"sum"`` (the paper) or ``"none"``.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.objectives import masked_info_nce
+        >>> keys = 2.0 * torch.eye(4)  # logits 4 on the diagonal, else 0
+        >>> round(masked_info_nce(keys, keys, masked=torch.ones(4, dtype=torch.bool)).item(), 4)
+        0.0535
+    """
+    losses, _ = info_nce(queries, keys, negatives=negatives, temperature=temperature)
+    return reduce_masked(losses, masked, reduction)

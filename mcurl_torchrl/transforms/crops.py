@@ -1,0 +1,284 @@
+"""RandomCrop, CenterCrop and RandomShift: TorchRL transforms that cut images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.utils import NestedKey
+from torch import Tensor
+from torchrl.data import Bounded, Composite, TensorSpec
+from torchrl.envs.transforms import Transform
+
+from mcurl_torchrl.replay.rows import check_count, leaf_keys
+from mcurl_torchrl.transforms.chance import RandomTransform
+from mcurl_torchrl.transforms.cropping import center_crop, crop, pad_replicate
+
+__all__ = ["CenterCrop", "RandomCrop", "RandomShift"]
+
+_PER = ("sample", "slice")
+
+
+class _ImageTransform(Transform):
+    """A transform of images ``[*, C, H, W]`` under keys, or of a tensor alone."""
+
+    def __init__(self, in_keys: Sequence[NestedKey], out_keys: Sequence[NestedKey] | None) -> None:
+        in_keys = [in_keys] if isinstance(in_keys, str) else list(in_keys)
+        out_keys = list(in_keys) if out_keys is None else [out_keys] if isinstance(out_keys, str) else list(out_keys)
+        if len(out_keys) != len(in_keys):
+            raise ValueError(f"out_keys={out_keys} must be as many as in_keys={in_keys}")
+        super().__init__(in_keys=in_keys, out_keys=out_keys)
+
+    def __call__(self, data: Any) -> Any:
+        """Transforms a tensordict, in place, or a tensor."""
+        return self.forward(data)
+
+    def forward(self, tensordict: TensorDictBase | Tensor) -> TensorDictBase | Tensor:
+        """Transforms a tensordict, in place, or a tensor."""
+        if isinstance(tensordict, Tensor):
+            return self._apply_transform(tensordict)
+        for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
+            images = tensordict.get(in_key, None)
+            if images is None:
+                raise KeyError(f"{type(self).__name__} needs {in_key!r}; the tensordict has {leaf_keys(tensordict)}")
+            tensordict.set(out_key, self._apply_transform(images))
+        return tensordict
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return self.forward(next_tensordict)
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        return self.forward(tensordict_reset)
+
+    def _apply_transform(self, obs: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _output_size(self, height: int, width: int) -> tuple[int, int]:
+        raise NotImplementedError
+
+    def transform_observation_spec(self, observation_spec: TensorSpec) -> TensorSpec:
+        """Gives the transformed images' shapes."""
+        if not isinstance(observation_spec, Composite):
+            return self._transform_image_spec(observation_spec)
+        for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
+            spec = observation_spec.get(in_key, None)
+            if spec is None:
+                found = list(observation_spec.keys(True, True))
+                raise KeyError(f"{type(self).__name__} needs {in_key!r}; the environment has {found}")
+            observation_spec[out_key] = self._transform_image_spec(spec)
+        return observation_spec
+
+    def _transform_image_spec(self, spec: TensorSpec) -> TensorSpec:
+        self._check_images(spec.shape)
+        shape = torch.Size([*spec.shape[:-2], *self._output_size(*spec.shape[-2:])])
+        space = spec.space
+        if isinstance(spec, Bounded):
+            return Bounded(space.low.min(), space.high.max(), shape=shape, dtype=spec.dtype, device=spec.device)
+        return type(spec)(shape=shape, dtype=spec.dtype, device=spec.device)
+
+    def _check_images(self, shape: torch.Size) -> None:
+        if len(shape) < 3:
+            raise ValueError(f"{type(self).__name__} takes images [*, C, H, W]; got shape {tuple(shape)}")
+
+
+class CenterCrop(_ImageTransform):
+    """Cuts the middle out of images, for acting and evaluation.
+
+    Reads ``in_keys``, ``[*, C, H, W]`` of any dtype; writes ``out_keys``, ``[*, C, size, size]``. Works in an
+    environment, in a replay buffer, in ``Compose``, and on a tensor alone. (TorchRL's own needs torchvision.)
+
+    Args:
+        size (int): the side of the square that is left.
+
+    Keyword Args:
+        in_keys (sequence of NestedKey): the images. Defaults to ``["pixels"]``.
+        out_keys (sequence of NestedKey, optional): where the crops go. Defaults to ``in_keys``.
+
+    Raises:
+        ValueError: if the images are smaller than ``size``.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl import CenterCrop
+        >>> CenterCrop(84)(torch.zeros(9, 100, 100, dtype=torch.uint8)).shape
+        torch.Size([9, 84, 84])
+    """
+
+    def __init__(
+        self, size: int, *, in_keys: Sequence[NestedKey] = ("pixels",), out_keys: Sequence[NestedKey] | None = None
+    ) -> None:
+        super().__init__(in_keys, out_keys)
+        self.size = check_count("size", size)
+
+    def _apply_transform(self, obs: Tensor) -> Tensor:
+        self._check_images(obs.shape)
+        self._output_size(*obs.shape[-2:])
+        return center_crop(obs, self.size).contiguous()
+
+    def _output_size(self, height: int, width: int) -> tuple[int, int]:
+        if self.size > min(height, width):
+            raise ValueError(f"size={self.size} is larger than the images, {height}x{width}")
+        return self.size, self.size
+
+
+class _RandomImageTransform(RandomTransform, _ImageTransform):
+    """Draws one place per image, or one per slice of images."""
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey],
+        out_keys: Sequence[NestedKey] | None,
+        per: str,
+        slice_len: int | None,
+        generator: torch.Generator | None,
+    ) -> None:
+        _ImageTransform.__init__(self, in_keys, out_keys)
+        if per not in _PER:
+            raise ValueError(f"per={per!r}; choose one of {list(_PER)}")
+        self.per = per
+        self.slice_len = None if slice_len is None else check_count("slice_len", slice_len)
+        self.generator = generator
+
+    def _apply_transform(self, obs: Tensor) -> Tensor:
+        self._check_images(obs.shape)
+        self._output_size(*obs.shape[-2:])
+        lead = obs.shape[:-3]
+        images = obs.reshape(-1, *obs.shape[-3:])
+        out = self._transform_images(images, self._repeats(lead))
+        return out.view(*lead, *out.shape[1:])
+
+    def _repeats(self, lead: torch.Size) -> int:
+        """Says how many consecutive images share a place."""
+        if self.per == "sample":
+            return 1
+        if self.slice_len is not None:
+            if lead.numel() % self.slice_len:
+                raise ValueError(f"{lead.numel()} images are no whole number of slices of slice_len={self.slice_len}")
+            return self.slice_len
+        if len(lead) < 2:
+            raise ValueError(
+                f"per='slice' needs images [slices, time, C, H, W], or a slice_len; got {tuple(lead)} images"
+            )
+        return lead[-1]
+
+    def _draw(self, below: int, images: Tensor, repeats: int) -> Tensor:
+        """Draws a number below ``below`` for each image."""
+        return self._randint(below, len(images) // repeats, images.device).repeat_interleave(repeats)
+
+    def _transform_images(self, images: Tensor, repeats: int) -> Tensor:
+        raise NotImplementedError
+
+
+class RandomCrop(_RandomImageTransform):
+    """Cuts a square at a random place out of each image, the augmentation of CURL and RAD.
+
+    Every one of the ``(H - size + 1) * (W - size + 1)`` places is equally likely: 17 x 17 for 100 -> 84. All channels
+    of an image, so all frames of a stacked observation, are cut at the same place.
+
+    Reads ``in_keys``, ``[*, C, H, W]`` of any dtype; writes ``out_keys``, ``[*, C, size, size]``. Works in a replay
+    buffer, in an environment, in ``Compose``, and on a tensor alone. For two views of the same images use two of them,
+    with other ``out_keys``: they draw independently.
+
+    Args:
+        size (int): the side of the square that is left.
+
+    Keyword Args:
+        in_keys (sequence of NestedKey): the images; each key draws places of its own. Defaults to ``["pixels"]``.
+        out_keys (sequence of NestedKey, optional): where the crops go. Defaults to ``in_keys``.
+        per (str): ``"sample"``, a place per image, or ``"slice"``, one for all images of a slice. Defaults to
+            ``"sample"``.
+        slice_len (int, optional): how long slices are, for ``per="slice"`` and flat batches. Defaults to the last
+            batch dimension.
+        generator (torch.Generator, optional): where random numbers come from. Defaults to torch's global one.
+
+    Raises:
+        ValueError: if the images are smaller than ``size``, or ``per`` is unknown.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from mcurl_torchrl import RandomCrop
+        >>> batch = TensorDict({"pixels": torch.zeros(4, 16, 9, 100, 100, dtype=torch.uint8)}, [4, 16])
+        >>> RandomCrop(84, in_keys=["pixels"], out_keys=[("mcurl", "query_pixels")])(batch)[
+        ...     "mcurl", "query_pixels"
+        ... ].shape
+        torch.Size([4, 16, 9, 84, 84])
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        in_keys: Sequence[NestedKey] = ("pixels",),
+        out_keys: Sequence[NestedKey] | None = None,
+        per: str = "sample",
+        slice_len: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(in_keys, out_keys, per, slice_len, generator)
+        self.size = check_count("size", size)
+
+    def _transform_images(self, images: Tensor, repeats: int) -> Tensor:
+        top, left = (self._draw(side - self.size + 1, images, repeats) for side in images.shape[-2:])
+        return crop(images, top, left, self.size)
+
+    def _output_size(self, height: int, width: int) -> tuple[int, int]:
+        if self.size > min(height, width):
+            raise ValueError(f"size={self.size} is larger than the images, {height}x{width}")
+        return self.size, self.size
+
+
+class RandomShift(_RandomImageTransform):
+    """Moves images by some pixels at random, CURL's augmentation on Atari: crop, repeat the border, crop back.
+
+    A random square of ``H - 2 * margin`` is cut out (80 of 84), its border is repeated ``padding`` times (88), and a
+    random square of the images' own size is cut out of that (84).
+
+    Reads ``in_keys``, ``[*, C, H, W]`` with H = W, of any dtype; writes ``out_keys`` of the same shape.
+
+    Keyword Args:
+        margin (int): how much smaller the first crop is, on each side. Defaults to 2.
+        padding (int): how often the border is repeated. Defaults to 4.
+        in_keys, out_keys, per, slice_len, generator: as in :class:`RandomCrop`.
+
+    Raises:
+        ValueError: if images are not square, or the numbers do not give their size back.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl import RandomShift
+        >>> RandomShift()(torch.zeros(32, 4, 84, 84, dtype=torch.uint8)).shape
+        torch.Size([32, 4, 84, 84])
+    """
+
+    def __init__(
+        self,
+        *,
+        margin: int = 2,
+        padding: int = 4,
+        in_keys: Sequence[NestedKey] = ("pixels",),
+        out_keys: Sequence[NestedKey] | None = None,
+        per: str = "sample",
+        slice_len: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(in_keys, out_keys, per, slice_len, generator)
+        if margin < 0 or padding < margin:
+            raise ValueError(f"margin={margin}, padding={padding}; it must be 0 <= margin <= padding")
+        self.margin = margin
+        self.padding = padding
+
+    def _transform_images(self, images: Tensor, repeats: int) -> Tensor:
+        size = images.shape[-1]
+        inner = size - 2 * self.margin
+        top, left = (self._draw(2 * self.margin + 1, images, repeats) for _ in range(2))
+        padded = pad_replicate(crop(images, top, left, inner), self.padding)
+        top, left = (self._draw(padded.shape[-1] - size + 1, images, repeats) for _ in range(2))
+        return crop(padded, top, left, size)
+
+    def _output_size(self, height: int, width: int) -> tuple[int, int]:
+        if height != width or height <= 2 * self.margin:
+            raise ValueError(f"RandomShift takes square images larger than {2 * self.margin}; got {height}x{width}")
+        return height, width

@@ -1,0 +1,149 @@
+"""MaskObservations: hides whole observations of a slice, as BERT hides words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.utils import NestedKey, unravel_key
+from torch import Tensor
+
+from mcurl_torchrl.replay.rows import check_count, leaf_keys
+from mcurl_torchrl.transforms.chance import RandomTransform
+
+__all__ = ["MaskObservations"]
+
+
+class MaskObservations(RandomTransform):
+    """Hides a random part of the observations of the query view (https://arxiv.org/abs/2010.07470).
+
+    Each observation is hidden with probability ``mask_ratio``. Of the hidden ones, a part becomes all zeros, a part
+    another observation, and the rest stays as it is; all of them are to be reconstructed. An observation, all its
+    frames together, is hidden as a whole.
+
+    Reads ``in_key``, ``[*, C, H, W]``, the query view; writes ``out_key``, the same with some hidden, ``masked_key``,
+    bool ``[*]``, True where hidden, and ``zeroed_key``, bool ``[*]``, True where all zeros. What is read is not
+    changed. The key view is nobody's business here. Works in a replay buffer, in ``Compose`` and as a module.
+
+    Args:
+        mask_ratio (float): the probability of being hidden.
+
+    Keyword Args:
+        zero (float): of the hidden ones, the part that becomes zeros. Defaults to 0.8.
+        replace (float): the part that becomes another observation. Defaults to 0.1.
+        source (callable, optional): called with a number, returns that many observations drawn from the replay buffer,
+            ``[n, C, h, w]``, like :meth:`FrameReplayBuffer.observations
+            <mcurl_torchrl.FrameReplayBuffer.observations>`. Defaults to None: replacements then come from other slices
+            of the batch.
+        augment (callable, optional): what to do to observations from ``source``, for example
+            :class:`~mcurl_torchrl.RandomCrop`: each gets a crop of its own. Defaults to nothing.
+        slice_len (int, optional): how long slices are, in a flat batch, so that replacements come from others. Defaults
+            to the last batch dimension; in a flat batch without it, each observation is its own slice.
+        in_key, out_key, masked_key, zeroed_key (NestedKey): default to ``("mcurl", "query_pixels")`` twice,
+            ``("mcurl", "masked")`` and ``("mcurl", "zeroed")``.
+        generator (torch.Generator, optional): where random numbers come from. Defaults to torch's global one.
+
+    Raises:
+        ValueError: on probabilities outside of [0, 1] or whose sum is above 1, and on replacements of another shape.
+        KeyError: on a missing key, with the keys that are there.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from mcurl_torchrl import MaskObservations
+        >>> views = {"query_pixels": torch.randint(1, 256, (4, 16, 9, 84, 84), dtype=torch.uint8)}
+        >>> batch = MaskObservations(0.5)(TensorDict({"mcurl": views}, [4, 16]))
+        >>> bool((batch["mcurl", "query_pixels"][batch["mcurl", "zeroed"]] == 0).all())
+        True
+        >>> bool((batch["mcurl", "masked"] | ~batch["mcurl", "zeroed"]).all())
+        True
+    """
+
+    def __init__(
+        self,
+        mask_ratio: float,
+        *,
+        zero: float = 0.8,
+        replace: float = 0.1,
+        source: Callable[[int], Tensor] | None = None,
+        augment: Callable[[Tensor], Tensor] | None = None,
+        slice_len: int | None = None,
+        in_key: NestedKey = ("mcurl", "query_pixels"),
+        out_key: NestedKey = ("mcurl", "query_pixels"),
+        masked_key: NestedKey = ("mcurl", "masked"),
+        zeroed_key: NestedKey = ("mcurl", "zeroed"),
+        generator: torch.Generator | None = None,
+    ) -> None:
+        for name, value in (("mask_ratio", mask_ratio), ("zero", zero), ("replace", replace)):
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name}={value}; it must be between 0 and 1")
+        if zero + replace > 1 + 1e-9:
+            raise ValueError(
+                f"zero={zero} and replace={replace} are parts of the hidden observations: their sum is above 1"
+            )
+        keys = [unravel_key(key) for key in (out_key, masked_key, zeroed_key)]
+        super().__init__(in_keys=[unravel_key(in_key)], out_keys=keys)
+        self.mask_ratio = mask_ratio
+        self.zero = zero
+        self.replace = replace
+        self.source = source
+        self.augment = augment
+        self.slice_len = None if slice_len is None else check_count("slice_len", slice_len)
+        self.generator = generator
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Hides observations of a batch ``[*]``."""
+        pixels = tensordict.get(self.in_keys[0], None)
+        if pixels is None:
+            raise KeyError(f"MaskObservations needs {self.in_keys[0]!r}; the tensordict has {leaf_keys(tensordict)}")
+        lead = tensordict.batch_size
+        if pixels.ndim <= len(lead):
+            raise ValueError(
+                f"{self.in_keys[0]!r} must be [{', '.join(map(str, lead))}, C, H, W]; got {tuple(pixels.shape)}"
+            )
+        images = pixels.flatten(0, len(lead) - 1)
+        masked = self._rand(len(images), images.device) < self.mask_ratio
+        fate = self._rand(len(images), images.device)
+        zeroed = masked & (fate < self.zero)
+        replaced = (masked & ~zeroed & (fate < self.zero + self.replace)).nonzero().squeeze(-1)
+
+        hidden = images.clone()
+        hidden[zeroed] = 0
+        if len(replaced):
+            hidden[replaced] = self._replacements(images, replaced, lead)
+        for key, value in zip(self.out_keys, (hidden, masked, zeroed), strict=True):
+            tensordict.set(key, value.view(*lead, *value.shape[1:]))
+        return tensordict
+
+    def _replacements(self, images: Tensor, replaced: Tensor, lead: torch.Size) -> Tensor:
+        if self.source is None:
+            return images[self._others(replaced, len(images), lead)]
+        others = self.source(len(replaced)).to(images.device)
+        if self.augment is not None:
+            others = self.augment(others)
+        if others.shape[1:] != images.shape[1:] or others.dtype != images.dtype:
+            raise ValueError(
+                f"replacements must be {images.dtype} {tuple(images.shape[1:])} like what they replace; "
+                f"got {others.dtype} {tuple(others.shape[1:])}: give an augment that crops them"
+            )
+        return others
+
+    def _others(self, replaced: Tensor, count: int, lead: torch.Size) -> Tensor:
+        """Draws for each a place in another slice; with one slice only, any other place."""
+        length = self.slice_len or (lead[-1] if len(lead) > 1 else 1)
+        if count % length:
+            raise ValueError(f"{count} observations are no whole number of slices of slice_len={length}")
+        if count == length:
+            length = 1
+        if count == 1:
+            return replaced
+        # Going on from the slice's end, around the batch, every place of the other slices comes once.
+        number = self._randint(count - length, len(replaced), replaced.device)
+        return ((replaced // length + 1) * length + number) % count
+
+    def _refuse_env(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("MaskObservations is for sampled batches, not for environments")
+
+    _step = _reset = _call = transform_observation_spec = _refuse_env

@@ -1,0 +1,70 @@
+"""The values that the authors' released code computes for one small batch (``tests/data/masked_contrastive.npz``).
+
+The file holds 64x64 observations, B = 3, T = 5, two convolutions of 4 filters, d = 10, two Transformer layers, dropout
+off, random LayerNorm parameters; weights, latents, queries, keys, logits at masked places, losses and gradients.
+``loss`` and ``grad/...`` are the code's reading, ``paper_...`` rows 1, 2 and 6 of the table in docs/losses.md read as
+the paper does. It was made once, from the released code at its only commit; it is not refreshed when this package
+changes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+from mcurl_torchrl import ContextTransformer, MaskedContrastiveLoss, PixelEncoder
+
+FILE = Path(__file__).parents[1] / "data" / "masked_contrastive.npz"
+ENCODER_NAMES = {"linear": "fc", "norm": "ln"}
+CONTEXT_NAMES = {
+    "layers": "attn_layers",
+    "in_projection": "self_attn.in_proj",
+    "attention_norm": "attn_layer_norm",
+    "ffn_in": "fc1",
+    "ffn_out": "fc2",
+    "ffn_norm": "final_layer_norm",
+}
+
+
+def load_golden() -> dict[str, Tensor]:
+    with np.load(FILE, allow_pickle=False) as file:
+        return {name: torch.from_numpy(np.asarray(file[name])) for name in file.files}
+
+
+def released_name(name: str, names: dict[str, str]) -> str:
+    """Turns our name of a parameter into the released code's."""
+    parts = [names.get(part, part) for part in name.split(".")]
+    if parts[0] == "convs":
+        parts[1] = str(int(parts[1]) // 2)  # ours counts the ReLUs in between
+    return ".".join(parts)
+
+
+def load_weights(module: nn.Module, golden: dict[str, Tensor], part: str, names: dict[str, str]) -> None:
+    """Gives a module the golden weights, all of them."""
+    state = {name: golden[f"param/{part}/{released_name(name, names)}"] for name in module.state_dict()}
+    assert len(state) == len([name for name in golden if name.startswith(f"param/{part}/")])
+    module.load_state_dict(state)
+
+
+def make_golden_loss(golden: dict[str, Tensor], *, paper: bool = False, **options) -> MaskedContrastiveLoss:
+    """Builds the loss with the golden weights, in the code's or the paper's reading."""
+    encoder, key_encoder = (PixelEncoder(9, 64, num_layers=2, num_filters=4, feature_dim=10) for _ in range(2))
+    context = ContextTransformer(10, dropout=0.0, scale_attention=not paper)
+    load_weights(encoder, golden, "encoder", ENCODER_NAMES)
+    load_weights(key_encoder, golden, "key_encoder", ENCODER_NAMES)
+    load_weights(context, golden, "transformer", CONTEXT_NAMES)
+    if paper:
+        options = {"negatives": "sequence", "reduction": "sum", **options}
+    return MaskedContrastiveLoss(encoder, context, target_encoder_network=key_encoder, **options)
+
+
+def golden_batch(golden: dict[str, Tensor], *, with_zeroed: bool) -> TensorDict:
+    """The batch; ``zeroed`` is where the masked observation is all zeros."""
+    views = {"query_pixels": golden["obs_masked"], "key_pixels": golden["obs"], "masked": golden["mask"]}
+    if with_zeroed:
+        views["zeroed"] = (golden["obs_masked"] == 0).flatten(2).all(-1)
+    return TensorDict({"mcurl": views}, [3, 5])
