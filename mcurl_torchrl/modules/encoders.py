@@ -57,8 +57,9 @@ class _ConvEncoder(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the weights."""
-        return next(self.parameters()).dtype
+        """The dtype of the weights, which need not be parameters: losses put tensors in their place."""
+        weight: Tensor = self.convs[0].weight  # type: ignore[assignment]
+        return weight.dtype
 
     def project(self, features: Tensor) -> Tensor:
         """Turns features ``[*, num_features]`` into latents ``[*, feature_dim]``."""

@@ -13,7 +13,15 @@ from torchrl.objectives.common import LossModule
 from mcurl_torchrl.objectives.functional import REDUCTIONS, check_choice
 from mcurl_torchrl.replay.rows import leaf_keys
 
-__all__ = ["EncodingLoss"]
+__all__ = ["EncodingLoss", "call_with"]
+
+
+def call_with(params: TensorDictParams, network: nn.Module, inputs: Tensor) -> Tensor:
+    """Calls a network with these parameters in place of its own."""
+    # As TorchRL's losses do. Otherwise tensordict turns target parameters, while they stand in for a module's own, into
+    # parameters that require grad, and leaves them so.
+    with params.to_module(network, preserve_module_state=False):
+        return network(inputs)
 
 
 class EncodingLoss(LossModule):
@@ -47,16 +55,14 @@ class EncodingLoss(LossModule):
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Encodes pixels with the online encoder, with gradients."""
-        with self.encoder_network_params.to_module(self.encoder_network):
-            return self.encoder_network(pixels)
+        return call_with(self.encoder_network_params, self.encoder_network, pixels)
 
     def encode_keys(self, pixels: Tensor) -> Tensor:
         """Encodes pixels with the momentum encoder, without gradients."""
         with torch.no_grad():
             if self.target_encoder_network is not None:
                 return self.target_encoder_network(pixels)
-            with self.target_encoder_network_params.to_module(self.encoder_network):
-                return self.encoder_network(pixels)
+            return call_with(self.target_encoder_network_params, self.encoder_network, pixels)
 
     def _require(self, tensordict: TensorDictBase, key: NestedKey) -> Tensor:
         value = tensordict.get(key, None)

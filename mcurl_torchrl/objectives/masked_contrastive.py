@@ -11,7 +11,7 @@ from tensordict.nn import dispatch
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
 
-from mcurl_torchrl.objectives.encoding import EncodingLoss
+from mcurl_torchrl.objectives.encoding import EncodingLoss, call_with
 from mcurl_torchrl.objectives.functional import NEGATIVES, check_choice, info_nce, reduce_masked
 
 __all__ = ["MaskedContrastiveLoss"]
@@ -126,8 +126,7 @@ class MaskedContrastiveLoss(EncodingLoss):
         """Computes the loss of a batch ``[B, T]``."""
         query_pixels, key_pixels, masked, zeroed = self._read(tensordict)
         latents = self._encode_queries(query_pixels, zeroed)
-        with self.context_network_params.to_module(self.context_network):
-            queries = self.context_network(latents)
+        queries = call_with(self.context_network_params, self.context_network, latents)
         losses, correct = info_nce(
             queries, self._keys(key_pixels), negatives=self.negatives, temperature=self.temperature
         )
@@ -165,8 +164,8 @@ class MaskedContrastiveLoss(EncodingLoss):
         if self.key_context:
             was_training = self.context_network.training
             self.context_network.eval()  # no dropout on this side
-            with torch.no_grad(), self.target_context_network_params.to_module(self.context_network):
-                keys = self.context_network(keys)
+            with torch.no_grad():
+                keys = call_with(self.target_context_network_params, self.context_network, keys)
             self.context_network.train(was_training)
         return keys
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from mcurl_torchrl.objectives.encoding import call_with
 from tests.objectives.golden import (
     CONTEXT_NAMES,
     ENCODER_NAMES,
@@ -64,8 +65,7 @@ def test_latents_queries_keys_and_logits(golden: dict[str, Tensor], paper: bool)
     loss = make_golden_loss(golden, paper=paper)
     with torch.no_grad():
         latents = loss.encode(golden["obs_masked"])
-        with loss.context_network_params.to_module(loss.context_network):
-            queries = loss.context_network(latents)
+        queries = call_with(loss.context_network_params, loss.context_network, latents)
         keys = loss.encode_keys(golden["obs"])
     assert_golden(latents, golden["latents"])
     assert_golden(queries, golden["paper_queries" if paper else "queries"])
