@@ -17,6 +17,8 @@ import pytest
 REPO = Path(__file__).resolve().parents[1]
 HISTORIES = "tests/replay/test_frame_buffer_histories.py::test_random_histories"
 BY_HAND = "tests/replay/test_frame_buffer.py::TestByHand"
+GOLDEN = "tests/objectives/test_golden.py"
+LOSS = "tests/objectives/test_masked_contrastive.py"
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,153 @@ MUTANTS = [
         "if zlib.crc32(content) != crc32:",
         "if False:",
         "tests/replay/test_archive.py::TestFaults::test_one_bit_flipped",
+    ),
+    Mutant(
+        "mask polarity is flipped",
+        "transforms/mask_observations.py",
+        "masked = self._rand(len(images), images.device) < self.mask_ratio",
+        "masked = self._rand(len(images), images.device) >= self.mask_ratio",
+        "tests/transforms/test_mask_observations.py::test_how_often",
+    ),
+    Mutant(
+        "hidden observations are not all asked for",
+        "transforms/mask_observations.py",
+        "zip(self.out_keys, (hidden, masked, zeroed), strict=True)",
+        "zip(self.out_keys, (hidden, zeroed, zeroed), strict=True)",
+        "tests/transforms/test_mask_observations.py::test_how_often",
+    ),
+    Mutant(
+        "replacements come from the own slice",
+        "transforms/mask_observations.py",
+        "return ((replaced // length + 1) * length + number) % count",
+        "return (replaced // length * length + number % length) % count",
+        "tests/transforms/test_mask_observations.py::test_replacements_come_from_other_slices",
+    ),
+    Mutant(
+        "what is read is changed",
+        "transforms/mask_observations.py",
+        "hidden = images.clone()",
+        "hidden = images",
+        "tests/transforms/test_mask_observations.py::test_keys_of_ones_own",
+    ),
+    Mutant(
+        "crop offsets miss the last place",
+        "transforms/crops.py",
+        "self._draw(side - self.size + 1, images, repeats) for side",
+        "self._draw(max(side - self.size, 1), images, repeats) for side",
+        "tests/transforms/test_crops.py::TestRandomCrop::test_every_place_occurs_equally_often",
+    ),
+    Mutant(
+        "crops are off by one",
+        "transforms/cropping.py",
+        "start = plane + rows + left.view(-1, 1, 1)",
+        "start = (plane + rows + left.view(-1, 1, 1) - 1).clamp(min=0)",
+        "tests/transforms/test_crops.py::test_crop_is_slicing",
+    ),
+    Mutant(
+        "one crop for the whole batch",
+        "transforms/crops.py",
+        'if self.per == "sample":\n            return 1',
+        'if self.per == "sample":\n            return max(lead.numel(), 1)',
+        "tests/transforms/test_crops.py::TestRandomCrop::test_every_place_occurs_equally_often",
+    ),
+    Mutant(
+        "negatives from the wrong axis",
+        "objectives/functional.py",
+        'if negatives == "batch":',
+        'if negatives == "sequence":',
+        GOLDEN,
+    ),
+    Mutant(
+        "queries and keys are swapped",
+        "objectives/functional.py",
+        "logits = queries @ keys.transpose(-1, -2) / temperature",
+        "logits = keys @ queries.transpose(-1, -2) / temperature",
+        GOLDEN,
+    ),
+    Mutant(
+        "the mean is over all places",
+        "objectives/functional.py",
+        "total / masked.sum().clamp(min=1)",
+        "total / masked.numel()",
+        GOLDEN,
+    ),
+    Mutant(
+        "keys are not detached",
+        "objectives/encoding.py",
+        "with torch.no_grad():",
+        "with torch.enable_grad():",
+        f"{LOSS}::TestGradients {GOLDEN}",
+    ),
+    Mutant(
+        "keys come from the online encoder",
+        "objectives/encoding.py",
+        "return call_with(self.target_encoder_network_params, self.encoder_network, pixels)",
+        "return call_with(self.encoder_network_params, self.encoder_network, pixels)",
+        f"{LOSS}::TestGradients",
+    ),
+    Mutant(
+        "the target follows the wrong encoder",
+        "objectives/encoding.py",
+        "create_target_params=not shared",
+        "create_target_params=False",
+        f"{LOSS}::TestGradients",
+    ),
+    Mutant(
+        "the shortcut takes the wrong latent",
+        "objectives/masked_contrastive.py",
+        "place = torch.where(zeroed, len(shown), (~zeroed).cumsum(0) - 1)",
+        "place = torch.where(zeroed, len(shown), (~zeroed).cumsum(0)).clamp(max=len(shown))",
+        GOLDEN,
+    ),
+    Mutant(
+        "the shortcut ignores dropout",
+        "objectives/masked_contrastive.py",
+        "or _differs_by_chance(self.encoder_network)",
+        "",
+        f"{LOSS}::TestGradients",
+    ),
+    Mutant(
+        "dropout on the key side",
+        "objectives/masked_contrastive.py",
+        "self.context_network.eval()  # no dropout on this side",
+        "pass",
+        f"{LOSS}::TestGradients",
+    ),
+    Mutant(
+        "positions are off by one",
+        "modules/context.py",
+        "position = torch.arange(length, device=device, dtype=torch.float32)[:, None]",
+        "position = torch.arange(1, length + 1, device=device, dtype=torch.float32)[:, None]",
+        GOLDEN,
+    ),
+    Mutant(
+        "sine and cosine change places",
+        "modules/context.py",
+        "torch.where(place % 2 == 0, angle.sin(), angle.cos())",
+        "torch.where(place % 2 == 1, angle.sin(), angle.cos())",
+        "tests/modules/test_context.py::test_positions_against_the_formula",
+    ),
+    Mutant(
+        "attention is scaled where the paper does not",
+        "modules/context.py",
+        "scale = None if scale_attention else 1.0",
+        "scale = None",
+        GOLDEN,
+    ),
+    Mutant(
+        "pixels are not scaled",
+        "modules/encoders.py",
+        "memory_format=torch.channels_last) / 255.0",
+        "memory_format=torch.channels_last)",
+        GOLDEN,
+    ),
+    Mutant(
+        "the learning rate never falls",
+        "training/schedules.py",
+        "return (warmup_steps / step) ** 0.5",
+        "return 1.0",
+        "tests/training/test_schedules.py",
     ),
 ]
 

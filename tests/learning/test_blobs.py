@@ -1,0 +1,43 @@
+"""M-CURL learns from a video what its neighbours tell of a hidden frame, and only from them.
+
+An observation that was zeroed can be told apart from the batch's 127 others only by its neighbours in time. If their
+order says nothing, what is left is to guess among the hidden ones of the slice; if there is no Transformer, nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from tests.learning.blobs import make_loss, train
+
+NUM_UPDATES = 2600
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Operators this small are slower on several threads, and far slower if the threads have to wait for a core."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def accuracy(_one_thread: None) -> float:
+    return train(make_loss(), NUM_UPDATES)
+
+
+def test_hidden_frames_are_recognised_by_their_neighbours(accuracy: float) -> None:
+    assert accuracy >= 0.5
+
+
+def test_not_when_the_order_of_time_is_shuffled(accuracy: float) -> None:
+    assert train(make_loss(), NUM_UPDATES, shuffle_time=True) < accuracy / 2
+
+
+def test_not_without_a_transformer(accuracy: float) -> None:
+    assert train(make_loss(nn.Identity()), NUM_UPDATES // 4) < accuracy / 2
