@@ -2,9 +2,8 @@
 
 The file holds 64x64 observations, B = 3, T = 5, two convolutions of 4 filters, d = 10, two Transformer layers, dropout
 off, random LayerNorm parameters; weights, latents, queries, keys, logits at masked places, losses and gradients.
-``loss`` and ``grad/...`` are the code's reading, ``paper_...`` rows 1, 2 and 6 of the table in docs/losses.md read as
-the paper does. It was made once, from the released code at its only commit; it is not refreshed when this package
-changes.
+``loss`` and ``grad/...`` are the code's reading; ``paper_...`` have negatives, reduction and attention as the paper
+writes them. The file comes from the released code, not from this package: it is never refreshed from here.
 """
 
 from __future__ import annotations
