@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor
-from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage
 
 from mcurl_torchrl.replay.layout import LAYOUT_KEYS, STEP_KEY, TRAJECTORY_KEY
 from mcurl_torchrl.replay.rows import Rows, check_count, leaf_keys
+from mcurl_torchrl.replay.window_sampler import WindowSampler
 from mcurl_torchrl.replay.windows import EpisodeWindows, draw_uniform
 
 __all__ = ["EpisodeSliceSampler"]
@@ -22,7 +22,7 @@ _STEP_KEYS: tuple[NestedKey, ...] = ("step_count",)
 _END_KEYS: tuple[NestedKey, ...] = (("next", "done"),)
 
 
-class EpisodeSliceSampler(Sampler):
+class EpisodeSliceSampler(WindowSampler):
     """Draws slices of consecutive rows of one episode; each valid slice is equally likely.
 
     It stands in for :class:`~torchrl.data.SliceSampler` in any :class:`~torchrl.data.TensorDictReplayBuffer` and gives
@@ -102,13 +102,7 @@ class EpisodeSliceSampler(Sampler):
         num_slices = self._count_slices(batch_size)
         rows = Rows(storage)
         windows = self.windows(rows)
-        starts = draw_uniform(
-            num_slices,
-            len(rows),
-            lambda candidates: self.is_start(windows, candidates),
-            device=rows.device,
-            generator=self._rng,
-        )
+        starts = self._draw(windows, num_slices, self._rng)
         if starts is None:
             raise RuntimeError(self._explain_empty(windows))
         flat = self.expand(windows, starts)
@@ -187,40 +181,24 @@ class EpisodeSliceSampler(Sampler):
             )
         return message
 
-    def _sampleable_count(self, storage: Storage, batch_size: int) -> int:
-        if not len(storage):
-            return 0
-        rows = Rows(storage)
-        windows = self.windows(rows)
-        # A generator of its own: asking changes nobody's random numbers.
-        generator = torch.Generator(rows.device).manual_seed(0)
-        found = draw_uniform(
-            1, len(rows), lambda candidates: self.is_start(windows, candidates), device=rows.device, generator=generator
+    def _find_one(self, rows: Rows, generator: torch.Generator) -> Tensor | None:
+        return self._draw(self.windows(rows), 1, generator)
+
+    def _draw(self, windows: EpisodeWindows, count: int, generator: torch.Generator | None) -> Tensor | None:
+        rows = windows.rows
+        return draw_uniform(
+            count,
+            len(rows),
+            lambda candidates: self.is_start(windows, candidates),
+            device=rows.device,
+            generator=generator,
         )
-        return 0 if found is None else batch_size
 
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(slice_len={self.slice_len}, num_slices={self.num_slices}, "
             f"num_frames={self.num_frames})"
         )
-
-    # The sampler derives everything from the storage: there is no state to keep.
-    def state_dict(self) -> dict[str, Any]:
-        """Returns an empty dictionary."""
-        return {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Does nothing."""
-
-    def dumps(self, path: Any) -> None:
-        """Does nothing."""
-
-    def loads(self, path: Any) -> None:
-        """Does nothing."""
-
-    def _empty(self) -> None:
-        pass
 
 
 def _find_seam(rows: Rows) -> int:

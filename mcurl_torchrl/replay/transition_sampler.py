@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage
 
 from mcurl_torchrl.replay.layout import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY
 from mcurl_torchrl.replay.rows import Rows, check_count
 from mcurl_torchrl.replay.sum_tree import SumTree
+from mcurl_torchrl.replay.window_sampler import WindowSampler
 from mcurl_torchrl.replay.windows import EpisodeWindows, all_valid, draw_uniform, draw_valid
 
 __all__ = ["FrameTransitions", "PrioritizedTransitionSampler", "TransitionSampler"]
@@ -66,7 +66,7 @@ class FrameTransitions:
         )
 
 
-class TransitionSampler(Sampler):
+class TransitionSampler(WindowSampler):
     """Draws rows that start a transition, each with the same probability.
 
     The transitions' shape (``num_frames``, ``n_step``) is that of the :class:`~mcurl_torchrl.FrameReplayBuffer` that
@@ -108,14 +108,8 @@ class TransitionSampler(Sampler):
         rows = transitions.rows
         return draw_uniform(count, len(rows), transitions.valid, device=rows.device, generator=generator), {}
 
-    def _sampleable_count(self, storage: Storage, batch_size: int) -> int:
-        if not len(storage):
-            return 0
-        transitions = self.transitions(storage)
-        # A generator of its own: asking changes nobody's random numbers.
-        generator = torch.Generator(transitions.rows.device).manual_seed(0)
-        found, _ = self._draw(transitions, 1, generator)
-        return 0 if found is None else batch_size
+    def _find_one(self, rows: Rows, generator: torch.Generator) -> Tensor | None:
+        return self._draw(self.transitions(rows.storage), 1, generator)[0]
 
     def _explain_empty(self, transitions: FrameTransitions) -> str:
         return transitions.explain_empty()
@@ -131,22 +125,6 @@ class TransitionSampler(Sampler):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(num_frames={self.num_frames}, n_step={self.n_step})"
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns an empty dictionary: there is no state."""
-        return {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Does nothing."""
-
-    def dumps(self, path: Any) -> None:
-        """Does nothing: the buffer saves :meth:`state_dict`."""
-
-    def loads(self, path: Any) -> None:
-        """Does nothing: the buffer loads :meth:`state_dict`."""
-
-    def _empty(self) -> None:
-        pass
 
 
 class PrioritizedTransitionSampler(TransitionSampler):
@@ -168,6 +146,13 @@ class PrioritizedTransitionSampler(TransitionSampler):
 
     Raises:
         ValueError: on a negative ``alpha`` or a ``beta`` outside of [0, 1].
+
+    Examples:
+        >>> from mcurl_torchrl import FrameReplayBuffer, PrioritizedTransitionSampler
+        >>> from torchrl.data import LazyTensorStorage
+        >>> sampler = PrioritizedTransitionSampler(alpha=0.5, beta=0.4)
+        >>> buffer = FrameReplayBuffer(storage=LazyTensorStorage(100), sampler=sampler, batch_size=4)
+        >>> sampler.beta = 0.7  # as training goes on
     """
 
     def __init__(self, alpha: float = 0.5, beta: float = 0.4) -> None:

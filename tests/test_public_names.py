@@ -1,0 +1,36 @@
+"""What users import, and that each of it is explained and shown."""
+
+from __future__ import annotations
+
+import pytest
+
+import mcurl_torchrl
+
+PROMISED = {
+    "AtariEncoder",
+    "CenterCrop",
+    "ContextTransformer",
+    "ContrastiveLoss",
+    "EpisodeSliceSampler",
+    "FrameReplayBuffer",
+    "MaskObservations",
+    "MaskedContrastiveLoss",
+    "PixelEncoder",
+    "PrioritizedTransitionSampler",
+    "RandomCrop",
+    "RandomShift",
+    "StackFrames",
+    "TransitionSampler",
+    "inverse_sqrt_warmup",
+}
+
+
+def test_all_names_are_there() -> None:
+    assert set(mcurl_torchrl.__all__) == PROMISED
+
+
+@pytest.mark.parametrize("name", sorted(PROMISED))
+def test_each_has_a_docstring_with_an_example(name: str) -> None:
+    docstring = getattr(mcurl_torchrl, name).__doc__
+    assert docstring is not None
+    assert ">>> " in docstring  # and make test runs it
