@@ -1,0 +1,137 @@
+"""Each example runs as a reader would run it, stays short, and prints numbers that mean what it says they mean."""
+
+import importlib.util
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+REPO = Path(__file__).resolve().parents[1]
+EXAMPLES = sorted((REPO / "examples").glob("*.py"))
+SMALL_RUNS = {
+    "compose_ddpg.py": ["--steps", "240"],
+    "replay_demo.py": ["--steps", "60"],
+    "slices_for_cpc.py": ["--updates", "60"],
+    "stock_buffer.py": ["--updates", "60"],
+}
+MAX_LINES = 120
+NUMBER = r"-?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf)"
+
+
+def run(name: str, cwd: Path) -> str:
+    # One thread: where several examples share few cores, threads that wait for each other take several times as long.
+    environment = {**os.environ, "PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(REPO / "examples" / name), *SMALL_RUNS[name]]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def column(label: str, printed: str) -> list[float]:
+    """What stands behind a label, line by line."""
+    return [float(value) for value in re.findall(rf"(?m)(?:^|  ){label} +({NUMBER})(?=  |$)", printed)]
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(Path(name).stem, REPO / "examples" / name)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_example_is_run() -> None:
+    assert {path.name for path in EXAMPLES} == set(SMALL_RUNS)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_stays_short(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < MAX_LINES
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_says_how_to_run_it(path: Path) -> None:
+    assert f"    python examples/{path.name} [--" in path.read_text(encoding="utf-8")
+
+
+def test_replay_demo(tmp_path: Path) -> None:
+    printed = run("replay_demo.py", tmp_path)
+    rows = re.findall(r"(\d+) rows", printed)
+    assert rows[-1] == rows[-2], "as many rows are loaded as were collected"
+    assert (tmp_path / "replay_demo.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "fall"), [("stock_buffer.py", "contrastive loss", 0.3), ("slices_for_cpc.py", "loss", 1.0)]
+)
+def test_loss_falls(name: str, label: str, fall: float, tmp_path: Path) -> None:
+    losses = column(label, run(name, tmp_path))
+    assert len(losses) > 2
+    assert all(map(math.isfinite, losses))
+    assert losses[-1] < losses[0] - fall
+
+
+def test_compose_ddpg_prints_finite_numbers(tmp_path: Path) -> None:
+    printed = run("compose_ddpg.py", tmp_path)
+    assert column("step", printed) == [120, 240]
+    for label in ("return", "td loss", "contrastive loss", "accuracy on zeroed"):
+        values = column(label, printed)
+        assert len(values) == 2 and all(map(math.isfinite, values)), label
+    contrastive = column("contrastive loss", printed)
+    assert contrastive[1] < contrastive[0]
+
+
+def test_compose_ddpg_teaches_the_encoder_by_critic_and_contrast_but_not_by_the_actor() -> None:
+    example = load("compose_ddpg.py")
+    encoder, actor, ddpg, contrastive = example.make_networks()
+    batch_size, num_images = example.BATCH_SIZE, example.NUM_SLICES * example.SLICE_LEN
+    shape = (3 * example.NUM_FRAMES, example.CROP_SIZE, example.CROP_SIZE)
+
+    def images(count: int) -> torch.Tensor:
+        return torch.randint(256, (count, *shape), dtype=torch.uint8)
+
+    done = torch.zeros(batch_size, 1, dtype=torch.bool)
+    outcome = {"pixels": images(batch_size), "reward": torch.randn(batch_size, 1), "done": done, "terminated": done}
+    action = torch.rand(batch_size, example.ACTION_DIM) * 2 - 1
+    batch = TensorDict({"pixels": images(batch_size), "action": action, "next": outcome}, [batch_size])
+    views = {name: images(num_images) for name in ("query_pixels", "key_pixels")}
+    slices = TensorDict({"mcurl": {**views, "masked": torch.rand(num_images) < example.MASK_RATIO}}, [num_images])
+
+    losses = example.compute_losses(batch, slices, ddpg, contrastive)
+    learns = {"encoder": list(encoder.parameters()), "actor": list(actor.parameters())}
+    taught = {
+        (loss, name): any(
+            gradient is not None and bool(gradient.any())
+            for gradient in torch.autograd.grad(losses[loss], parameters, retain_graph=True, allow_unused=True)
+        )
+        for loss in ("loss_qvalue", "loss_contrastive", "loss_actor")
+        for name, parameters in learns.items()
+    }
+    assert {pair for pair, has_gradient in taught.items() if has_gradient} == {
+        ("loss_qvalue", "encoder"),
+        ("loss_contrastive", "encoder"),
+        ("loss_actor", "actor"),
+    }
+
+
+def test_compose_ddpg_changes_the_encoder_that_the_policy_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = load("compose_ddpg.py")
+    made = example.make_networks()
+    encoder = made[0]
+    before = [parameter.detach().clone() for parameter in encoder.parameters()]
+    monkeypatch.setattr(example, "make_networks", lambda: made)
+    monkeypatch.setattr(example, "UPDATES_PER_BATCH", 2)
+    threads = torch.get_num_threads()
+    try:
+        example.main(steps=example.STEPS_PER_BATCH, seed=0)
+    finally:
+        torch.set_num_threads(threads)
+    after = list(encoder.parameters())
+    assert all(not torch.equal(old, new) for old, new in zip(before, after, strict=True))
