@@ -279,6 +279,8 @@ class TestPrefetch:
         finally:
             stop.set()
             writer.join()
+            for reader in (slices, buffer):
+                reader.shutdown()
         assert not errors
 
     @pytest.mark.parametrize("prefetch", [None, 1])
@@ -297,6 +299,8 @@ class TestPrefetch:
             slices.sample()
             buffer.dumps(tmp_path)
             buffer.loads(tmp_path)
+        for reader in (slices, buffer):
+            reader.shutdown()
 
     def test_saving_and_loading_while_prefetching_does_not_hang(self, tmp_path) -> None:
         buffer = make_buffer(prefetch=2)
@@ -307,6 +311,8 @@ class TestPrefetch:
                 reader.sample()
             buffer.dumps(tmp_path)
             buffer.loads(tmp_path)
+        for reader in (*views, buffer):
+            reader.shutdown()
 
 
 class TestBadInput:

@@ -138,6 +138,7 @@ def test_in_the_slices_of_a_frame_buffer() -> None:
         assert batch[QUERY].shape == batch[KEY].shape == (4, 6, 2, 2, 2)
         assert torch.equal(batch[KEY], batch["pixels"])  # frames of 2x2: the crop is the whole
         assert torch.equal(batch[QUERY][~batch[MASKED]], batch[KEY][~batch[MASKED]])
+    slices.shutdown()  # else the batches under way would draw random numbers in the middle of the next test
 
 
 def test_keys_of_ones_own() -> None:
