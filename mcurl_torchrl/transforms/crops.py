@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -30,10 +29,6 @@ class _ImageTransform(Transform):
         if len(out_keys) != len(in_keys):
             raise ValueError(f"out_keys={out_keys} must be as many as in_keys={in_keys}")
         super().__init__(in_keys=in_keys, out_keys=out_keys)
-
-    def __call__(self, data: Any) -> Any:
-        """Transforms a tensordict, in place, or a tensor."""
-        return self.forward(data)
 
     def forward(self, tensordict: TensorDictBase | Tensor) -> TensorDictBase | Tensor:
         """Transforms a tensordict, in place, or a tensor."""
