@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mcurl_torchrl.replay.rows import check_count
+from mcurl_torchrl.checks import check_count
 
 __all__ = ["ContextTransformer", "sinusoidal_positions"]
 

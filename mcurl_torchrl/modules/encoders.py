@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mcurl_torchrl.replay.rows import check_count
+from mcurl_torchrl.checks import check_count
 
 __all__ = ["AtariEncoder", "PixelEncoder"]
 

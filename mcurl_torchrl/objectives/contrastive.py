@@ -11,9 +11,9 @@ from tensordict.nn import dispatch
 from tensordict.utils import NestedKey
 from torch import nn
 
+from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.objectives.encoding import EncodingLoss
 from mcurl_torchrl.objectives.functional import info_nce, reduce_masked
-from mcurl_torchrl.replay.rows import check_count
 
 __all__ = ["ContrastiveLoss"]
 

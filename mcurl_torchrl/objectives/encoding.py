@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase, TensorDictParams
-from tensordict.utils import NestedKey
 from torch import Tensor, nn
 from torchrl.objectives.common import LossModule
 
-from mcurl_torchrl.objectives.functional import REDUCTIONS, check_choice
-from mcurl_torchrl.replay.rows import leaf_keys
+from mcurl_torchrl.checks import check_choice, require
+from mcurl_torchrl.objectives.functional import REDUCTIONS
 
 __all__ = ["EncodingLoss", "call_with"]
 
@@ -64,16 +63,10 @@ class EncodingLoss(LossModule):
                 return self.target_encoder_network(pixels)
             return call_with(self.target_encoder_network_params, self.encoder_network, pixels)
 
-    def _require(self, tensordict: TensorDictBase, key: NestedKey) -> Tensor:
-        value = tensordict.get(key, None)
-        if value is None:
-            raise KeyError(f"{type(self).__name__} needs {key!r}; the tensordict has {leaf_keys(tensordict)}")
-        return value
-
     def _require_views(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Returns the query and the key pixels, of equal shape."""
         names = self.tensor_keys.query_pixels, self.tensor_keys.key_pixels
-        query, key = (self._require(tensordict, name) for name in names)
+        query, key = (require(tensordict, name, self) for name in names)
         if query.shape != key.shape or query.ndim < tensordict.ndim + 1:
             raise ValueError(
                 f"{names[0]!r} and {names[1]!r} must have one shape, {[*tensordict.shape, 'C', 'H', 'W']}; "

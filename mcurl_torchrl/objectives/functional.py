@@ -6,17 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["NEGATIVES", "REDUCTIONS", "check_choice", "info_nce", "masked_info_nce", "reduce_masked"]
+from mcurl_torchrl.checks import check_choice
+
+__all__ = ["NEGATIVES", "REDUCTIONS", "info_nce", "masked_info_nce", "reduce_masked"]
 
 NEGATIVES = ("batch", "sequence")
 REDUCTIONS = ("mean", "sum", "none")
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
-    """Returns ``value``, or raises a ValueError that names the choices."""
-    if value not in choices:
-        raise ValueError(f"{name}={value!r}; choose one of {list(choices)}")
-    return value
 
 
 def info_nce(

@@ -11,8 +11,9 @@ from tensordict.nn import dispatch
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
 
+from mcurl_torchrl.checks import check_choice, require
 from mcurl_torchrl.objectives.encoding import EncodingLoss, call_with
-from mcurl_torchrl.objectives.functional import NEGATIVES, check_choice, info_nce, reduce_masked
+from mcurl_torchrl.objectives.functional import NEGATIVES, info_nce, reduce_masked
 
 __all__ = ["MaskedContrastiveLoss"]
 
@@ -147,7 +148,7 @@ class MaskedContrastiveLoss(EncodingLoss):
                 f"the batch must be [slices, time]; got {list(tensordict.shape)}: reshape(num_slices, slice_len) first"
             )
         query, key = self._require_views(tensordict)
-        masked = self._flag(self.tensor_keys.masked, self._require(tensordict, self.tensor_keys.masked), tensordict)
+        masked = self._flag(self.tensor_keys.masked, require(tensordict, self.tensor_keys.masked, self), tensordict)
         zeroed = tensordict.get(self.tensor_keys.zeroed, None)
         return query, key, masked, None if zeroed is None else self._flag(self.tensor_keys.zeroed, zeroed, tensordict)
 

@@ -30,7 +30,7 @@ from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
 
-from mcurl_torchrl.replay.rows import leaf_keys
+from mcurl_torchrl.checks import leaf_keys
 
 __all__ = ["RowSegment", "SavedState", "decode_key", "encode_key", "layout_of", "open_saved", "save"]
 

@@ -15,14 +15,15 @@ from torch import Tensor
 from torchrl.data.replay_buffers.storages import LazyTensorStorage
 from torchrl.envs.transforms import Transform
 
+from mcurl_torchrl.checks import check_choice, check_count, leaf_keys
 from mcurl_torchrl.replay import archive
 from mcurl_torchrl.replay.frame_view import FrameSlices, FrameView
 from mcurl_torchrl.replay.frame_writer import FrameWriter
 from mcurl_torchrl.replay.layout import STEP_KEY, TRAJECTORY_KEY
 from mcurl_torchrl.replay.prefetched import pack_batches, unpack_batches
-from mcurl_torchrl.replay.rows import Rows, check_count, leaf_keys
+from mcurl_torchrl.replay.rows import Rows
 from mcurl_torchrl.replay.slice_sampler import EpisodeSliceSampler
-from mcurl_torchrl.replay.stacking import check_padding
+from mcurl_torchrl.replay.stacking import PADDINGS
 from mcurl_torchrl.replay.steps import DONE_KEY, REWARD_KEY, TERMINATED_KEY, TRUNCATED_KEY, StepReader
 from mcurl_torchrl.replay.transition_sampler import PrioritizedTransitionSampler, TransitionSampler
 
@@ -141,7 +142,7 @@ class FrameReplayBuffer(FrameView):
         self.num_frames = check_count("num_frames", num_frames)
         self.n_step = check_count("n_step", n_step)
         self.gamma = gamma
-        self.padding = check_padding(padding)
+        self.padding = check_choice("padding", padding, PADDINGS)
         self.pixels_key = unravel_key(pixels_key)
         self.action_key = unravel_key(action_key)
         self.extra_keys = tuple(unravel_key(key) for key in extra_keys)

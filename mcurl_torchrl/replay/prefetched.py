@@ -9,8 +9,8 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
 
+from mcurl_torchrl.checks import leaf_keys
 from mcurl_torchrl.replay.archive import SavedState, decode_key, encode_key
-from mcurl_torchrl.replay.rows import leaf_keys
 
 __all__ = ["pack_batches", "unpack_batches"]
 

@@ -10,21 +10,9 @@ from tensordict.utils import NestedKey
 from torch import Tensor
 from torchrl.data.replay_buffers.storages import LazyTensorStorage, Storage, TensorStorage
 
-__all__ = ["Rows", "check_count", "leaf_keys"]
+from mcurl_torchrl.checks import leaf_keys
 
-
-def leaf_keys(data: TensorDictBase) -> list[NestedKey]:
-    """Returns the keys of all tensors in ``data``, nested ones as tuples."""
-    return list(data.keys(include_nested=True, leaves_only=True))
-
-
-def check_count(name: str, value: Any) -> int:
-    """Returns ``value`` if it is a whole number of at least 1, or raises an error that names it."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r}; it must be a whole number")
-    if value < 1:
-        raise ValueError(f"{name}={value}; it must be at least 1")
-    return value
+__all__ = ["Rows"]
 
 
 class Rows:

@@ -9,8 +9,9 @@ from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor
 from torchrl.data.replay_buffers.storages import Storage
 
+from mcurl_torchrl.checks import check_count, leaf_keys
 from mcurl_torchrl.replay.layout import LAYOUT_KEYS, STEP_KEY, TRAJECTORY_KEY
-from mcurl_torchrl.replay.rows import Rows, check_count, leaf_keys
+from mcurl_torchrl.replay.rows import Rows
 from mcurl_torchrl.replay.window_sampler import WindowSampler
 from mcurl_torchrl.replay.windows import EpisodeWindows, draw_uniform
 

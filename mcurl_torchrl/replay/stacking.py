@@ -5,16 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["PADDINGS", "check_padding", "stack_frames"]
+from mcurl_torchrl.checks import check_choice
+
+__all__ = ["PADDINGS", "stack_frames"]
 
 PADDINGS = ("repeat", "zeros")
-
-
-def check_padding(padding: str) -> str:
-    """Returns ``padding``; raises a ValueError that names the choices if it is none of them."""
-    if padding not in PADDINGS:
-        raise ValueError(f"padding={padding!r}; choose one of {list(PADDINGS)}")
-    return padding
 
 
 def stack_frames(
@@ -44,7 +39,7 @@ def stack_frames(
         >>> stack_frames(frames, 1, step=torch.tensor([1]), padding="zeros").flatten().tolist()
         [0, 8, 9]
     """
-    check_padding(padding)
+    check_choice("padding", padding, PADDINGS)
     if step is not None:
         num_frames = frames.shape[dim]
         missing = (num_frames - 1 - step).clamp(min=0)

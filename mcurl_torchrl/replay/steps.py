@@ -10,8 +10,8 @@ from tensordict import TensorDictBase
 from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor
 
+from mcurl_torchrl.checks import leaf_keys
 from mcurl_torchrl.replay.layout import LAYOUT_KEYS
-from mcurl_torchrl.replay.rows import leaf_keys
 from mcurl_torchrl.replay.stacking import PADDINGS
 
 __all__ = ["DONE_KEY", "REWARD_KEY", "TERMINATED_KEY", "TRUNCATED_KEY", "StepReader", "Steps"]

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torchrl.data.replay_buffers.storages import Storage
 
+from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.replay.layout import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY
-from mcurl_torchrl.replay.rows import Rows, check_count
+from mcurl_torchrl.replay.rows import Rows
 from mcurl_torchrl.replay.sum_tree import SumTree
 from mcurl_torchrl.replay.window_sampler import WindowSampler
 from mcurl_torchrl.replay.windows import EpisodeWindows, all_valid, draw_uniform, draw_valid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mcurl_torchrl.replay.rows import check_count
+from mcurl_torchrl.checks import check_count
 
 __all__ = ["inverse_sqrt_warmup"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchrl.data import Bounded, Composite, TensorSpec
 from torchrl.envs.transforms import Transform
 
-from mcurl_torchrl.replay.rows import check_count, leaf_keys
+from mcurl_torchrl.checks import check_choice, check_count, require
 from mcurl_torchrl.transforms.chance import RandomTransform
 from mcurl_torchrl.transforms.cropping import center_crop, crop, pad_replicate
 
@@ -35,10 +35,7 @@ class _ImageTransform(Transform):
         if isinstance(tensordict, Tensor):
             return self._apply_transform(tensordict)
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            images = tensordict.get(in_key, None)
-            if images is None:
-                raise KeyError(f"{type(self).__name__} needs {in_key!r}; the tensordict has {leaf_keys(tensordict)}")
-            tensordict.set(out_key, self._apply_transform(images))
+            tensordict.set(out_key, self._apply_transform(require(tensordict, in_key, self)))
         return tensordict
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -130,9 +127,7 @@ class _RandomImageTransform(RandomTransform, _ImageTransform):
         generator: torch.Generator | None,
     ) -> None:
         _ImageTransform.__init__(self, in_keys, out_keys)
-        if per not in _PER:
-            raise ValueError(f"per={per!r}; choose one of {list(_PER)}")
-        self.per = per
+        self.per = check_choice("per", per, _PER)
         self.slice_len = None if slice_len is None else check_count("slice_len", slice_len)
         self.generator = generator
 

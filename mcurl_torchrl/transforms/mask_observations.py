@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor
 
-from mcurl_torchrl.replay.rows import check_count, leaf_keys
+from mcurl_torchrl.checks import check_count, require
 from mcurl_torchrl.transforms.chance import RandomTransform
 
 __all__ = ["MaskObservations"]
@@ -95,9 +95,7 @@ class MaskObservations(RandomTransform):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Hides observations of a batch ``[*]``."""
-        pixels = tensordict.get(self.in_keys[0], None)
-        if pixels is None:
-            raise KeyError(f"MaskObservations needs {self.in_keys[0]!r}; the tensordict has {leaf_keys(tensordict)}")
+        pixels = require(tensordict, self.in_keys[0], self)
         lead = tensordict.batch_size
         if pixels.ndim <= len(lead):
             raise ValueError(

@@ -10,8 +10,8 @@ from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor
 from torchrl.envs.transforms import Transform
 
-from mcurl_torchrl.replay.rows import leaf_keys
-from mcurl_torchrl.replay.stacking import check_padding, stack_frames
+from mcurl_torchrl.checks import check_choice, leaf_keys
+from mcurl_torchrl.replay.stacking import PADDINGS, stack_frames
 
 __all__ = ["StackFrames"]
 
@@ -73,7 +73,7 @@ class StackFrames(Transform):
     ) -> None:
         if num_frames < 1:
             raise ValueError(f"num_frames={num_frames}; it must be at least 1")
-        if check_padding(padding) == "zeros" and step_key is None:
+        if check_choice("padding", padding, PADDINGS) == "zeros" and step_key is None:
             raise ValueError("padding='zeros' needs a step_key, to know which frames lie before the episode")
         out_keys = list(in_keys) if out_keys is None else list(out_keys)
         if len(out_keys) != len(in_keys):
