@@ -4,15 +4,16 @@ The paper: https://arxiv.org/abs/2010.07470. Importing this package loads no sim
 it.
 """
 
+from mcurl_torchrl.envs import make_dmc_env, make_pixel_env
 from mcurl_torchrl.modules import AtariEncoder, ContextTransformer, PixelEncoder
-from mcurl_torchrl.objectives import ContrastiveLoss, MaskedContrastiveLoss
+from mcurl_torchrl.objectives import ContrastiveLoss, LatentSAC, MaskedContrastiveLoss
 from mcurl_torchrl.replay import (
     EpisodeSliceSampler,
     FrameReplayBuffer,
     PrioritizedTransitionSampler,
     TransitionSampler,
 )
-from mcurl_torchrl.training import inverse_sqrt_warmup
+from mcurl_torchrl.training import inverse_sqrt_warmup, load_policy
 from mcurl_torchrl.transforms import CenterCrop, MaskObservations, RandomCrop, RandomShift, StackFrames
 
 __version__ = "0.1.0"
@@ -24,6 +25,7 @@ __all__ = [
     "ContrastiveLoss",
     "EpisodeSliceSampler",
     "FrameReplayBuffer",
+    "LatentSAC",
     "MaskObservations",
     "MaskedContrastiveLoss",
     "PixelEncoder",
@@ -33,4 +35,7 @@ __all__ = [
     "StackFrames",
     "TransitionSampler",
     "inverse_sqrt_warmup",
+    "load_policy",
+    "make_dmc_env",
+    "make_pixel_env",
 ]

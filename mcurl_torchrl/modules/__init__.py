@@ -1,6 +1,20 @@
-"""Encoders of pixels and the context Transformer."""
+"""Encoders, the context Transformer, and what stands on latents."""
 
 from mcurl_torchrl.modules.context import ContextTransformer, sinusoidal_positions
-from mcurl_torchrl.modules.encoders import AtariEncoder, PixelEncoder
+from mcurl_torchrl.modules.encoders import AtariEncoder, PixelEncoder, StateEncoder
+from mcurl_torchrl.modules.gaussian_policy import GaussianPolicy
+from mcurl_torchrl.modules.heads import GaussianHead, LatentProjection, QHead
+from mcurl_torchrl.modules.momentum import MomentumCopy
 
-__all__ = ["AtariEncoder", "ContextTransformer", "PixelEncoder", "sinusoidal_positions"]
+__all__ = [
+    "AtariEncoder",
+    "ContextTransformer",
+    "GaussianHead",
+    "GaussianPolicy",
+    "LatentProjection",
+    "MomentumCopy",
+    "PixelEncoder",
+    "QHead",
+    "StateEncoder",
+    "sinusoidal_positions",
+]

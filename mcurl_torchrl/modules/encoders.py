@@ -1,4 +1,4 @@
-"""Convolutional encoders: images to latents, any leading dimensions, convolutions and projection apart."""
+"""Encoders: observations to latents, any leading dimensions, convolutions and projection apart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mcurl_torchrl.checks import check_count
 
-__all__ = ["AtariEncoder", "PixelEncoder"]
+__all__ = ["AtariEncoder", "PixelEncoder", "StateEncoder"]
 
 
 class _ConvEncoder(nn.Module):
@@ -172,3 +172,35 @@ class AtariEncoder(_ConvEncoder):
     def project(self, features: Tensor) -> Tensor:
         """Turns features ``[*, num_features]`` into latents ``[*, feature_dim]``."""
         return self.projection(features)
+
+
+class StateEncoder(nn.Module):
+    """Stands where an encoder stands, for observations that need none: low-level states.
+
+    Args:
+        state_dim (int): the size of a state, which is the latent.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.modules import StateEncoder
+        >>> StateEncoder(5)(torch.ones(2, 5)).shape
+        torch.Size([2, 5])
+    """
+
+    def __init__(self, state_dim: int) -> None:
+        super().__init__()
+        self.feature_dim = self.num_features = check_count("state_dim", state_dim)
+
+    def features(self, state: Tensor) -> Tensor:
+        """Returns the state ``[*, state_dim]`` as it is."""
+        if state.shape[-1:] != (self.feature_dim,):
+            raise ValueError(f"states must be [*, {self.feature_dim}]; got {tuple(state.shape)}")
+        return state
+
+    def project(self, features: Tensor) -> Tensor:
+        """Returns features as they are."""
+        return features
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Returns the state ``[*, state_dim]`` as it is."""
+        return self.project(self.features(state))

@@ -2,6 +2,7 @@
 
 from mcurl_torchrl.objectives.contrastive import ContrastiveLoss
 from mcurl_torchrl.objectives.functional import info_nce, masked_info_nce, reduce_masked
+from mcurl_torchrl.objectives.latent_sac import LatentSAC
 from mcurl_torchrl.objectives.masked_contrastive import MaskedContrastiveLoss
 
-__all__ = ["ContrastiveLoss", "MaskedContrastiveLoss", "info_nce", "masked_info_nce", "reduce_masked"]
+__all__ = ["ContrastiveLoss", "LatentSAC", "MaskedContrastiveLoss", "info_nce", "masked_info_nce", "reduce_masked"]

@@ -1,5 +1,62 @@
-"""Around the training loop: schedules."""
+"""Around the training loop: seeds, episodes, evaluation, checkpoints, logging, schedules; policies out of a run."""
 
+from mcurl_torchrl.training.allocator import keep_freed_pages
+from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, CheckpointNotSaved, Checkpoints
+from mcurl_torchrl.training.curves import plot_learning_curve
+from mcurl_torchrl.training.diagnostics import (
+    NonFiniteLoss,
+    check_finite,
+    effective_rank,
+    gradient_norm,
+    latent_spread,
+)
+from mcurl_torchrl.training.episodes import EnvironmentFailed, EpisodeStream, ReplayedDifferently
+from mcurl_torchrl.training.evaluation import Evaluation, evaluate
+from mcurl_torchrl.training.optimizing import optimize
+from mcurl_torchrl.training.policies import FramePolicy, export_policy, load_policy
+from mcurl_torchrl.training.progress import Progress
+from mcurl_torchrl.training.run import TrainingRun
+from mcurl_torchrl.training.run_directory import RunDirectory, RunDirectoryInUse, recent_runs
 from mcurl_torchrl.training.schedules import inverse_sqrt_warmup
+from mcurl_torchrl.training.seeds import derive_seed, seed_everything
+from mcurl_torchrl.training.stopping import StopRequested, catch_stop_signals
+from mcurl_torchrl.training.tables import Table
+from mcurl_torchrl.training.trackers import Trackers, make_trackers
+from mcurl_torchrl.training.videos import read_video, write_video
 
-__all__ = ["inverse_sqrt_warmup"]
+__all__ = [
+    "CheckpointNotRestored",
+    "CheckpointNotSaved",
+    "Checkpoints",
+    "EnvironmentFailed",
+    "EpisodeStream",
+    "Evaluation",
+    "FramePolicy",
+    "NonFiniteLoss",
+    "Progress",
+    "ReplayedDifferently",
+    "RunDirectory",
+    "RunDirectoryInUse",
+    "StopRequested",
+    "Table",
+    "Trackers",
+    "TrainingRun",
+    "catch_stop_signals",
+    "check_finite",
+    "derive_seed",
+    "effective_rank",
+    "evaluate",
+    "export_policy",
+    "gradient_norm",
+    "inverse_sqrt_warmup",
+    "keep_freed_pages",
+    "latent_spread",
+    "load_policy",
+    "make_trackers",
+    "optimize",
+    "plot_learning_curve",
+    "read_video",
+    "recent_runs",
+    "seed_everything",
+    "write_video",
+]

@@ -1,0 +1,6 @@
+"""Pixel environments: uint8 frames, channels first, stacked; rewards of repeated actions summed below the renderer."""
+
+from mcurl_torchrl.envs.dmc import make_dmc_env
+from mcurl_torchrl.envs.pixel import make_pixel_env
+
+__all__ = ["make_dmc_env", "make_pixel_env"]

@@ -1,0 +1,115 @@
+"""What stands on latents in SAC: the actor's Gaussian head and the Q head."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mcurl_torchrl.checks import check_count
+
+__all__ = ["GaussianHead", "LatentProjection", "QHead", "orthogonal_linear"]
+
+
+def orthogonal_linear(in_features: int, out_features: int) -> nn.Linear:
+    """Makes a linear layer with orthogonal weights and no bias at first, as SAC from pixels starts."""
+    linear = nn.Linear(in_features, out_features)
+    nn.init.orthogonal_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+def _two_hidden_layers(in_features: int, hidden_dim: int, out_features: int) -> nn.Sequential:
+    check_count("hidden_dim", hidden_dim)
+    return nn.Sequential(
+        orthogonal_linear(in_features, hidden_dim),
+        nn.ReLU(),
+        orthogonal_linear(hidden_dim, hidden_dim),
+        nn.ReLU(),
+        orthogonal_linear(hidden_dim, out_features),
+    )
+
+
+class LatentProjection(nn.Sequential):
+    """Linear layer and LayerNorm from an encoder's features to a latent: what an actor has of its own.
+
+    Args:
+        num_features (int): the size of what the convolutions give.
+        feature_dim (int): the size of a latent.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.modules import LatentProjection
+        >>> LatentProjection(512, 50)(torch.randn(4, 512)).shape
+        torch.Size([4, 50])
+    """
+
+    def __init__(self, num_features: int, feature_dim: int) -> None:
+        super().__init__(orthogonal_linear(num_features, feature_dim), nn.LayerNorm(feature_dim))
+
+
+class GaussianHead(nn.Module):
+    """Turns latents into location and scale of a Gaussian over actions, before these are squashed.
+
+    The logarithm of the scale is squashed by tanh into its bounds (https://arxiv.org/abs/1910.01741).
+
+    Args:
+        feature_dim (int): the size of a latent.
+        action_dim (int): the size of an action.
+
+    Keyword Args:
+        hidden_dim (int): the width of both hidden layers. Defaults to 1024.
+        log_std_bounds (tuple of float): defaults to (-10, 2).
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.modules import GaussianHead
+        >>> loc, scale = GaussianHead(50, 6)(torch.randn(4, 50))
+        >>> loc.shape, bool((scale > 0).all())
+        (torch.Size([4, 6]), True)
+    """
+
+    def __init__(
+        self,
+        feature_dim: int,
+        action_dim: int,
+        *,
+        hidden_dim: int = 1024,
+        log_std_bounds: tuple[float, float] = (-10.0, 2.0),
+    ) -> None:
+        super().__init__()
+        self.low, self.high = log_std_bounds
+        if not self.low < self.high:
+            raise ValueError(f"log_std_bounds={tuple(log_std_bounds)}; the first must be below the second")
+        self.layers = _two_hidden_layers(feature_dim, hidden_dim, 2 * check_count("action_dim", action_dim))
+
+    def forward(self, latent: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns location and scale, each ``[*, action_dim]``."""
+        loc, log_std = self.layers(latent).chunk(2, dim=-1)
+        log_std = self.low + 0.5 * (self.high - self.low) * (torch.tanh(log_std) + 1)
+        return loc, log_std.exp()
+
+
+class QHead(nn.Module):
+    """Turns a latent and an action into a value, ``[*, 1]``.
+
+    Args:
+        feature_dim (int): the size of a latent.
+        action_dim (int): the size of an action.
+
+    Keyword Args:
+        hidden_dim (int): the width of both hidden layers. Defaults to 1024.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.modules import QHead
+        >>> QHead(50, 6)(torch.randn(4, 50), torch.randn(4, 6)).shape
+        torch.Size([4, 1])
+    """
+
+    def __init__(self, feature_dim: int, action_dim: int, *, hidden_dim: int = 1024) -> None:
+        super().__init__()
+        self.layers = _two_hidden_layers(feature_dim + check_count("action_dim", action_dim), hidden_dim, 1)
+
+    def forward(self, latent: Tensor, action: Tensor) -> Tensor:
+        """Returns the value of an action."""
+        return self.layers(torch.cat([latent, action], dim=-1))

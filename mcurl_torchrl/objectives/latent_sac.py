@@ -1,0 +1,182 @@
+"""LatentSAC: TorchRL's SACLoss on the latents of an encoder that actor and critic share."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule
+from tensordict.utils import NestedKey
+from torch import Tensor, nn
+from torchrl.modules import ProbabilisticActor, TanhNormal
+from torchrl.objectives import SACLoss, SoftUpdate
+
+from mcurl_torchrl.checks import check_choice, require
+from mcurl_torchrl.modules import GaussianPolicy, MomentumCopy, QHead
+
+__all__ = ["ALPHA_LOSSES", "LatentSAC"]
+
+ALPHA_LOSSES = ("alpha", "log_alpha")
+
+
+class LatentSAC(nn.Module):
+    """SAC from pixels (https://arxiv.org/abs/1910.01741): which latent each part of :class:`SACLoss` gets.
+
+    The losses are TorchRL's, one by one: an encoder inside ``SACLoss`` would be copied or cut off from its gradients.
+    Actor and critic share the convolutions, each with a linear layer and LayerNorm of its own, and only the critic's
+    loss reaches the convolutions:
+
+    =====================  ====================================================  =========
+    latent                 comes from                                            gradient
+    =====================  ====================================================  =========
+    critic, now            encoder                                               yes
+    actor, next            encoder's convolutions, the actor's projection        no
+    critic, next           target encoder                                        no
+    actor step, both       convolutions once, then each one's projection         not into the encoder
+    =====================  ====================================================  =========
+
+    The target critic and the target encoder are moved apart, by ``target_critic.step()`` and ``target_encoder.step()``.
+
+    Reads ``pixels``, ``action`` and, under ``"next"``, ``pixels``, ``reward``, ``done`` and ``terminated``; also
+    ``"steps_to_next_obs"`` where it is there, for n-step returns.
+
+    Args:
+        policy (GaussianPolicy): the encoder and the actor.
+
+    Keyword Args:
+        hidden_dim (int): the width of the critic's hidden layers. Defaults to 1024.
+        gamma (float): the discount. Defaults to 0.99.
+        alpha_init (float): the first entropy coefficient. Defaults to 0.1.
+        alpha_loss (str): what the coefficient's loss is linear in: ``"alpha"``, as the released code of CURL and M-CURL
+            has it, or ``"log_alpha"``, TorchRL's own. Defaults to ``"alpha"``.
+        target_entropy (float, optional): defaults to minus the size of an action.
+        critic_tau (float): how fast the target critic follows. Defaults to 0.01.
+        encoder_tau (float): how fast its encoder does. Defaults to 0.05.
+        pixels_key (NestedKey): the observation. Defaults to ``"pixels"``.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from mcurl_torchrl import LatentSAC
+        >>> from mcurl_torchrl.modules import GaussianPolicy
+        >>> sac = LatentSAC(GaussianPolicy([9, 32, 32], 2, hidden_dim=64), hidden_dim=64)
+        >>> def images():
+        ...     return torch.randint(256, (4, 9, 32, 32), dtype=torch.uint8)
+        >>> flags = {"done": torch.zeros(4, 1, dtype=torch.bool), "terminated": torch.zeros(4, 1, dtype=torch.bool)}
+        >>> following = {"pixels": images(), "reward": torch.rand(4, 1), **flags}
+        >>> batch = TensorDict({"pixels": images(), "action": torch.rand(4, 2), "next": following}, [4])
+        >>> sac.critic_loss(batch)["loss_qvalue"].backward()
+        >>> sorted(sac.actor_loss(batch).keys())
+        ['alpha', 'entropy', 'loss_actor', 'loss_alpha', 'q_mean']
+        >>> sac.target_critic.step()
+        >>> sac.target_encoder.step()
+    """
+
+    def __init__(
+        self,
+        policy: GaussianPolicy,
+        *,
+        hidden_dim: int = 1024,
+        gamma: float = 0.99,
+        alpha_init: float = 0.1,
+        alpha_loss: str = "alpha",
+        target_entropy: float | None = None,
+        critic_tau: float = 0.01,
+        encoder_tau: float = 0.05,
+        pixels_key: NestedKey = "pixels",
+    ) -> None:
+        super().__init__()
+        self.alpha_loss = check_choice("alpha_loss", alpha_loss, ALPHA_LOSSES)
+        self.pixels_key = pixels_key
+        self.policy = policy
+        self.target_encoder = MomentumCopy(policy.encoder, tau=encoder_tau)
+        action_dim = policy.settings["action_dim"]
+        actor = ProbabilisticActor(
+            TensorDictModule(policy.head, in_keys=["actor_latent"], out_keys=["loc", "scale"]),
+            in_keys=["loc", "scale"],
+            distribution_class=TanhNormal,
+            return_log_prob=True,
+        )
+        # Two networks, not one and a count: SACLoss would draw the copies' weights in a way of its own.
+        critics = [
+            TensorDictModule(
+                QHead(policy.encoder.feature_dim, action_dim, hidden_dim=hidden_dim),
+                in_keys=["critic_latent", "action"],
+                out_keys=["state_action_value"],
+            )
+            for _ in range(2)
+        ]
+        self.sac = SACLoss(
+            actor_network=actor,
+            qvalue_network=critics,
+            num_qvalue_nets=2,
+            loss_function="l2",
+            alpha_init=alpha_init,
+            target_entropy=float(-action_dim if target_entropy is None else target_entropy),
+        )
+        self.sac.make_value_estimator(gamma=gamma)
+        self.target_critic = SoftUpdate(self.sac, tau=critic_tau)
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The critic's encoder, which a contrastive loss trains as well."""
+        return self.policy.encoder
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """What the critic's loss trains: the encoder and both Q networks."""
+        return [*self.encoder.parameters(), *self.sac.qvalue_network_params.parameters()]
+
+    def actor_parameters(self) -> list[nn.Parameter]:
+        """What the actor's loss trains: its projection and its head, not the convolutions."""
+        return [*self.policy.projection.parameters(), *self.policy.head.parameters()]
+
+    def critic_loss(self, batch: TensorDictBase) -> TensorDict:
+        """Computes ``loss_qvalue``; also returns ``td_error`` ``[B]`` and ``critic_latent``, without gradients."""
+        latents = self._latents(batch)
+        latents.set("critic_latent", self.encoder(require(batch, self.pixels_key, self)))
+        pixels = require(batch, ("next", self.pixels_key), self)
+        with torch.no_grad():
+            latents.set(("next", "actor_latent"), self.policy.projection(self.policy.encoder.features(pixels)))
+            latents.set(("next", "critic_latent"), self.target_encoder(pixels))
+        loss, metadata = self.sac.qvalue_v2_loss(latents)
+        return TensorDict(
+            {
+                "loss_qvalue": loss,
+                "td_error": metadata["td_error"],
+                "critic_latent": latents.get("critic_latent").detach(),
+            }
+        )
+
+    def actor_loss(self, batch: TensorDictBase) -> TensorDict:
+        """Computes ``loss_actor`` and ``loss_alpha``; also returns ``alpha``, ``entropy`` and ``q_mean``.
+
+        ``q_mean`` is the mean value, by the lower of both critics, of the actions that the actor would take.
+        """
+        latents = self._latents(batch)
+        with torch.no_grad():
+            features = self.policy.encoder.features(require(batch, self.pixels_key, self))
+            latents.set("critic_latent", self.policy.encoder.project(features))
+        latents.set("actor_latent", self.policy.projection(features))
+        loss, metadata = self.sac.actor_loss(latents)
+        log_prob, alpha = metadata["log_prob"], self.sac.log_alpha.detach().exp()
+        return TensorDict(
+            {
+                "loss_actor": loss,
+                "loss_alpha": self._alpha_loss(log_prob),
+                "alpha": alpha,
+                "entropy": -log_prob.mean(),
+                "q_mean": (alpha * log_prob.mean() - loss).detach(),
+            }
+        )
+
+    def _alpha_loss(self, log_prob: Tensor) -> Tensor:
+        if self.alpha_loss == "log_alpha":
+            return self.sac.alpha_loss(log_prob).mean()
+        # Departs from TorchRL: the released code of CURL and M-CURL has alpha itself here, not its logarithm.
+        return (self.sac.log_alpha.exp() * -(log_prob + self.sac.target_entropy).detach()).mean()
+
+    def _latents(self, batch: TensorDictBase) -> TensorDict:
+        """Returns what SACLoss needs of a batch besides latents."""
+        names: list[NestedKey] = ["action", ("next", "reward"), ("next", "done"), ("next", "terminated")]
+        latents = TensorDict({name: require(batch, name, self) for name in names}, batch.batch_size)
+        steps = batch.get("steps_to_next_obs", None)
+        return latents if steps is None else latents.set("steps_to_next_obs", steps)

@@ -1,0 +1,162 @@
+"""Numbers that tell whether learning is healthy. None but :func:`check_finite` waits for the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from os import PathLike
+
+import torch
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+
+__all__ = ["NonFiniteLoss", "check_finite", "effective_rank", "gradient_norm", "latent_spread"]
+
+
+class NonFiniteLoss(FloatingPointError):  # noqa: N818  it names what was found, as FloatingPointError does
+    """A loss became NaN or infinite: see :func:`check_finite`.
+
+    Attributes:
+        step (int): the step at which it was noticed.
+        values (dict of str to float): the non-finite losses.
+        last_good (path, optional): the last checkpoint with finite losses. A training loop may set it later: the
+            message is made when it is read.
+
+    Examples:
+        >>> from mcurl_torchrl.training.diagnostics import NonFiniteLoss
+        >>> error = NonFiniteLoss(700, {"loss_critic": float("nan")})
+        >>> error.last_good = "checkpoints/500"
+        >>> print(error)
+        non-finite loss at step 700: loss_critic=nan; the last good checkpoint is checkpoints/500
+    """
+
+    def __init__(self, step: int, values: dict[str, float], *, last_good: str | PathLike[str] | None = None) -> None:
+        super().__init__(step, values)  # the arguments, so that the error can be pickled
+        self.step = step
+        self.values = values
+        self.last_good = last_good
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name}={value}" for name, value in self.values.items())
+        message = f"non-finite loss at step {self.step}: {parts}"
+        return message if self.last_good is None else f"{message}; the last good checkpoint is {self.last_good}"
+
+
+def check_finite(step: int, *, last_good: str | PathLike[str] | None = None, **losses: Tensor | float) -> None:
+    """Raises :class:`NonFiniteLoss` if any of the losses is NaN or infinite.
+
+    All losses go to the host in one transfer: on a GPU, call this once a step with all of them.
+
+    Args:
+        step (int): the current step, for the message.
+
+    Keyword Args:
+        last_good (path, optional): the checkpoint to go back to, for the message.
+        **losses (scalar Tensor or float): what has to be finite; the names appear in the message.
+
+    Raises:
+        NonFiniteLoss: names the step, each non-finite loss with its value, and ``last_good``.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.training.diagnostics import NonFiniteLoss, check_finite
+        >>> check_finite(7, loss_actor=torch.tensor(0.5), loss_critic=torch.tensor(2.0))
+        >>> try:
+        ...     check_finite(8, loss_actor=torch.tensor(0.5), loss_critic=torch.tensor(torch.inf))
+        ... except NonFiniteLoss as error:
+        ...     print(error)
+        non-finite loss at step 8: loss_critic=inf
+    """
+    for name, loss in losses.items():
+        if isinstance(loss, Tensor) and loss.numel() != 1:
+            raise ValueError(f"{name} has the shape {list(loss.shape)}; check_finite takes one number for each loss")
+    tensors = [loss.detach().reshape(()) for loss in losses.values() if isinstance(loss, Tensor)]
+    moved = iter(torch.stack(tensors).tolist() if tensors else [])
+    values = {name: next(moved) if isinstance(loss, Tensor) else float(loss) for name, loss in losses.items()}
+    bad = {name: value for name, value in values.items() if not math.isfinite(value)}
+    if bad:
+        raise NonFiniteLoss(step, bad, last_good=last_good)
+
+
+def _as_matrix(latents: Tensor) -> Tensor:
+    """Flattens ``[*, d]`` to ``[N, d]``, without gradients and at least in float32."""
+    if latents.ndim < 2 or latents.numel() == 0:
+        raise ValueError(f"latents have the shape {list(latents.shape)}; [*, d] with at least one latent is needed")
+    matrix = latents.detach().flatten(end_dim=-2)
+    return matrix if matrix.dtype == torch.float64 else matrix.float()
+
+
+def effective_rank(latents: Tensor) -> Tensor:
+    r"""Counts the dimensions that a batch of latents really uses, a number between 1 and d (0 if all are equal).
+
+    With the singular values :math:`\sigma_i` of the centred matrix and :math:`p_i = \sigma_i / \sum_j \sigma_j`, this
+    is :math:`\exp(-\sum_i p_i \log p_i)`: Roy and Vetterli, "The effective rank: a measure of effective
+    dimensionality", EUSIPCO 2007. A fall towards 1 during training is the sign of a collapsing representation.
+
+    Args:
+        latents (Tensor): ``[*, d]``, any floating dtype. N latents, centred, span at most N - 1 dimensions.
+
+    Returns:
+        A scalar on the same device, without gradient; NaN where a latent is not finite.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.training.diagnostics import effective_rank
+        >>> square = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+        >>> round(effective_rank(square).item(), 4)
+        2.0
+        >>> round(effective_rank(square * torch.tensor([1.0, 0.0])).item(), 4)
+        1.0
+    """
+    matrix = _as_matrix(latents)
+    finite = matrix.isfinite().all()
+    matrix = torch.where(finite, matrix, 0.0)  # the decomposition refuses NaN; training stops elsewhere, with a name
+    sizes = torch.linalg.svdvals(matrix - matrix.mean(dim=0))
+    # What centring leaves of equal latents is rounding, in all directions: without this, a collapse would look rich.
+    noise = torch.finfo(matrix.dtype).eps * max(matrix.shape) * matrix.norm()
+    sizes = torch.where(sizes > noise, sizes, 0.0)
+    total = sizes.sum()
+    shares = sizes / torch.where(total > 0, total, 1.0)
+    rank = torch.special.entr(shares).sum().exp() * (total > 0)
+    return torch.where(finite, rank, torch.nan)
+
+
+def latent_spread(latents: Tensor) -> Tensor:
+    """Returns the standard deviation over the batch, averaged over the dimensions: 0 if all latents are equal.
+
+    Args:
+        latents (Tensor): ``[*, d]``, any floating dtype.
+
+    Returns:
+        A scalar on the same device, without gradient.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.training.diagnostics import latent_spread
+        >>> latent_spread(torch.tensor([[1.0, 5.0], [-1.0, 5.0]])).item()
+        0.5
+    """
+    # correction=0: a single latent has the spread 0, not NaN.
+    return _as_matrix(latents).std(dim=0, correction=0).mean()
+
+
+def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
+    """Returns the global L2 norm of the gradients, and 0 where there are none.
+
+    Args:
+        parameters (iterable of Tensor): those whose ``grad`` counts; it is not changed.
+
+    Returns:
+        A scalar on the gradients' device: reading its value is what waits for the device.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.training.diagnostics import gradient_norm
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> gradient_norm([weight]).item()
+        0.0
+        >>> (weight * torch.tensor([3.0, 4.0])).sum().backward()
+        >>> gradient_norm([weight]).item()
+        5.0
+    """
+    return get_total_norm(parameter.grad for parameter in parameters if parameter.grad is not None)

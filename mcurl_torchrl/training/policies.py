@@ -1,0 +1,149 @@
+"""Policies out of a run: loading them to act on raw frames, and exporting them for programs without this package."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mcurl_torchrl.modules import GaussianPolicy
+from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, Checkpoints
+
+__all__ = ["FramePolicy", "describe_policy", "export_policy", "load_policy"]
+
+_KINDS: dict[str, type[GaussianPolicy]] = {"GaussianPolicy": GaussianPolicy}
+
+
+def describe_policy(policy: GaussianPolicy, *, num_frames: int) -> dict[str, Any]:
+    """Returns what is needed to build a policy again, JSON."""
+    return {"kind": type(policy).__name__, "settings": policy.settings, "num_frames": num_frames}
+
+
+class FramePolicy(nn.Module):
+    """A trained policy that takes single raw frames: it stacks and crops them itself.
+
+    Call :meth:`reset` at an episode's start; then each frame gives an action. A stack (what the environments of this
+    package give) is taken as well, by ``policy.network``.
+
+    Args:
+        network (GaussianPolicy): stacks to actions.
+
+    Keyword Args:
+        num_frames (int): how many frames a stack has.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.modules import GaussianPolicy
+        >>> from mcurl_torchrl.training import FramePolicy
+        >>> policy = FramePolicy(GaussianPolicy([9, 32, 32], 2, hidden_dim=16), num_frames=3)
+        >>> policy.reset()
+        >>> policy(torch.zeros(32, 32, 3, dtype=torch.uint8)).shape
+        torch.Size([2])
+    """
+
+    def __init__(self, network: GaussianPolicy, *, num_frames: int) -> None:
+        super().__init__()
+        self.network = network
+        self.num_frames = num_frames
+        self._frames: deque[Tensor] = deque(maxlen=num_frames)
+
+    def reset(self) -> None:
+        """Forgets the frames of the last episode."""
+        self._frames.clear()
+
+    @torch.no_grad()
+    def forward(self, frame: Tensor | np.ndarray) -> Tensor:
+        """Returns the action for the newest frame, in [-1, 1].
+
+        Args:
+            frame (Tensor or ndarray): uint8 ``[C, H, W]`` or ``[H, W, C]``, as rendered; for a policy that was trained
+                on states, ``[D]``.
+
+        Raises:
+            ValueError: on another shape or dtype.
+        """
+        newest = self._check(torch.as_tensor(frame))
+        self._frames.append(newest)
+        while len(self._frames) < self.num_frames:
+            self._frames.appendleft(newest)
+        return self.network(torch.cat(list(self._frames)))
+
+    def _check(self, frame: Tensor) -> Tensor:
+        channels, *size = self.network.settings["observation_shape"]
+        expected = [channels // self.num_frames, *size]
+        if size and list(frame.shape) == [*size, expected[0]] and list(frame.shape) != expected:
+            frame = frame.permute(2, 0, 1)
+        dtype = torch.uint8 if size else torch.float32
+        if list(frame.shape) != expected or (size and frame.dtype != dtype):
+            raise ValueError(f"a frame must be {dtype} {expected}; got {frame.dtype} {list(frame.shape)}")
+        return frame.to(next(self.network.parameters()).device, dtype)
+
+
+def load_policy(run_or_checkpoint: str | Path, *, which: str | int = "latest", device: str = "cpu") -> FramePolicy:
+    """Loads what a run has learned to do: encoder and actor, without anything that only training needs.
+
+    No code from the files is run.
+
+    Args:
+        run_or_checkpoint (str or Path): a run directory, or one of its checkpoints.
+
+    Keyword Args:
+        which (str or int): of a run's checkpoints, ``"latest"``, ``"best"`` (by evaluation) or an agent step. Defaults
+            to ``"latest"``.
+        device (str): where to act. Defaults to the CPU.
+
+    Raises:
+        FileNotFoundError: if there is no run or checkpoint.
+        ValueError: on another ``which``, and on a checkpoint without a policy that this release knows.
+        CheckpointNotRestored: if the files are damaged.
+    """
+    path = Path(run_or_checkpoint)
+    checkpoints = Checkpoints(path / "checkpoints")
+    if path.name.startswith("checkpoint-"):
+        checkpoints, which = Checkpoints(path.parent), int(path.name.removeprefix("checkpoint-"))
+    saved = {found.step: found for found in checkpoints.list()}
+    if not saved:
+        raise FileNotFoundError(f"{path} is no run directory with a checkpoint, and no checkpoint")
+    if which == "latest":
+        chosen = checkpoints.latest()
+    elif which == "best":
+        chosen = checkpoints.best() or checkpoints.latest()
+    else:
+        chosen = saved.get(int(which)) if str(which).isdigit() else None
+    if chosen is None:
+        raise ValueError(f"which={which!r}; choose 'latest', 'best' or one of the steps {sorted(saved)}")
+    described = chosen.info.get("policy")
+    if not isinstance(described, dict) or described.get("kind") not in _KINDS:
+        raise ValueError(f"{chosen.path} holds no policy of a kind that is known here: {sorted(_KINDS)}")
+    try:
+        network = _KINDS[described["kind"]](**described["settings"])
+        policy = FramePolicy(network, num_frames=described["num_frames"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise CheckpointNotRestored(f"{chosen.path} describes its policy wrongly: {error}") from None
+    checkpoints.restore(components={"policy": network}, step=chosen.step)
+    return policy.eval().to(device)
+
+
+def export_policy(policy: FramePolicy, path: str | Path) -> Path:
+    """Writes a policy to a file that ``torch.export.load`` reads where this package is not installed.
+
+    The exported program takes a batch of stacks, uint8 ``[B, K * C, H, W]``, and returns actions ``[B, A]``:
+    ``torch.export.load(path).module()(stacks)``.
+
+    Args:
+        policy (FramePolicy): from :func:`load_policy`.
+        path (str or Path): the file; torch's suffix is ``.pt2``.
+    """
+    shape = policy.network.settings["observation_shape"]
+    example = torch.zeros(2, *shape, dtype=torch.uint8 if len(shape) == 3 else torch.float32)
+    batch = torch.export.Dim("batch", min=1)
+    with torch.no_grad():
+        program = torch.export.export(policy.network.cpu().eval(), (example,), dynamic_shapes=({0: batch},))
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.export.save(program, path)
+    return path

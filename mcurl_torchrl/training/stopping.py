@@ -1,0 +1,95 @@
+"""Stopping a run between two steps: signals set a flag that the training loop looks at."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+__all__ = ["StopRequested", "catch_stop_signals"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass
+class StopRequested:
+    """Whether somebody asked the run to stop; made by :func:`catch_stop_signals`.
+
+    Args:
+        active (bool): whether signals are caught. False outside of the main thread, where Python allows no handlers:
+            then signals do what they did before. Defaults to False.
+        signal_name (str, optional): the first signal that came, as in ``"SIGTERM"``. Defaults to None.
+
+    Examples:
+        >>> from mcurl_torchrl.training.stopping import StopRequested
+        >>> StopRequested().requested
+        False
+        >>> StopRequested(signal_name="SIGTERM").requested
+        True
+    """
+
+    active: bool = False
+    signal_name: str | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether to stop after the current step."""
+        return self.signal_name is not None
+
+
+@contextlib.contextmanager
+def catch_stop_signals() -> Iterator[StopRequested]:
+    """Turns SIGINT (Ctrl-C) and SIGTERM into a flag, so that the step under way is finished and the run saved.
+
+    A second SIGINT raises KeyboardInterrupt at once, for whoever does not want to wait. On exit the handlers from
+    before are back. Processes forked inside keep the handlers from before: a worker still ends when it is told to.
+
+    Yields:
+        A :class:`StopRequested` to look at between steps.
+
+    Examples:
+        >>> import os, signal
+        >>> from mcurl_torchrl.training.stopping import catch_stop_signals
+        >>> with catch_stop_signals() as stop:
+        ...     for step in range(1000):
+        ...         if step == 3:
+        ...             os.kill(os.getpid(), signal.SIGTERM)  # somebody stops the job
+        ...         if stop.requested:
+        ...             break
+        >>> step, stop.signal_name
+        (3, 'SIGTERM')
+    """
+    stop = StopRequested()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    owner = os.getpid()
+    interrupted = False
+    # None stands for a handler that was not set from Python and cannot be put back.
+    previous = {number: signal.getsignal(number) or signal.SIG_DFL for number in _SIGNALS}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if os.getpid() != owner:
+            # A forked worker has no loop that looks at the flag: Process.terminate() would wait for it forever.
+            signal.signal(number, previous[signal.Signals(number)])
+            os.kill(os.getpid(), number)
+            return
+        if number == signal.SIGINT and interrupted:
+            raise KeyboardInterrupt
+        interrupted |= number == signal.SIGINT
+        stop.signal_name = stop.signal_name or signal.Signals(number).name
+
+    try:
+        for number in _SIGNALS:
+            signal.signal(number, handle)
+        stop.active = True
+        yield stop
+    finally:
+        stop.active = False
+        for number, handler in previous.items():
+            signal.signal(number, handler)

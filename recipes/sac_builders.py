@@ -1,0 +1,248 @@
+"""The parts of the SAC recipe, built from its config: environment, networks, losses, optimizers, replay."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import torch
+from schema import EnvConfig, SACRecipeConfig
+from tensordict import TensorDictBase
+from torch.optim import Adam, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torchrl.data import LazyMemmapStorage, LazyTensorStorage
+from torchrl.envs import Compose, EnvBase
+from torchrl.envs.transforms import Transform
+from torchrl.objectives import SoftUpdate
+
+from mcurl_torchrl import (
+    CenterCrop,
+    ContextTransformer,
+    ContrastiveLoss,
+    FrameReplayBuffer,
+    LatentSAC,
+    MaskedContrastiveLoss,
+    MaskObservations,
+    RandomCrop,
+    inverse_sqrt_warmup,
+    make_dmc_env,
+    make_pixel_env,
+)
+from mcurl_torchrl.checks import check_choice
+from mcurl_torchrl.modules import GaussianPolicy, MomentumCopy
+from mcurl_torchrl.replay import FrameSlices
+
+QUERY, KEY = ("mcurl", "query_pixels"), ("mcurl", "key_pixels")
+
+
+def observation_key(cfg: SACRecipeConfig) -> str:
+    return check_choice("sac.observation", cfg.sac.observation, ("pixels", "state"))
+
+
+def make_env(cfg: SACRecipeConfig) -> EnvBase:
+    """Makes an environment with images (or states) and actions in [-1, 1]."""
+    env: EnvConfig = cfg.env
+    if check_choice("env.backend", env.backend, ("dmc", "gym")) == "dmc":
+        made = make_dmc_env(
+            env.task,
+            action_repeat=env.action_repeat,
+            image_size=env.image_size,
+            num_frames=env.num_frames,
+            camera_id=env.camera_id,
+            from_pixels=observation_key(cfg) == "pixels",
+            shadows=env.shadows,
+            multisampling=env.multisampling,
+        )
+    elif observation_key(cfg) == "state":
+        raise ValueError("algo=state_sac learns from the low-level state of DMControl tasks; env=gym has images only")
+    else:
+        made = make_pixel_env(
+            env.id,
+            action_repeat=env.action_repeat,
+            image_size=env.image_size,
+            num_frames=env.num_frames,
+            render=env.render,
+        )
+    if not made.action_spec.dtype.is_floating_point:
+        raise ValueError(
+            f"SAC needs continuous actions; {env.task or env.id} has discrete ones ({made.action_spec}): "
+            "use recipes/rainbow_mcurl.py"
+        )
+    return made
+
+
+def make_sac(cfg: SACRecipeConfig, env: EnvBase, device: torch.device) -> LatentSAC:
+    key = observation_key(cfg)
+    policy = GaussianPolicy(
+        env.observation_spec[key].shape,
+        env.action_spec.shape[-1],
+        crop_size=cfg.encoder.crop_size if key == "pixels" else None,
+        num_layers=cfg.encoder.num_layers,
+        num_filters=cfg.encoder.num_filters,
+        feature_dim=cfg.encoder.feature_dim,
+        hidden_dim=cfg.sac.hidden_dim,
+        log_std_bounds=tuple(cfg.sac.log_std_bounds),
+    )
+    return LatentSAC(
+        policy.to(device),
+        hidden_dim=cfg.sac.hidden_dim,
+        gamma=cfg.sac.gamma,
+        alpha_init=cfg.sac.alpha_init,
+        alpha_loss=cfg.sac.alpha_loss,
+        critic_tau=cfg.sac.critic_tau,
+        encoder_tau=cfg.sac.encoder_tau,
+        pixels_key=key,
+    ).to(device)
+
+
+def make_contrastive(cfg: SACRecipeConfig, sac: LatentSAC) -> MaskedContrastiveLoss | ContrastiveLoss | None:
+    """Makes the loss beside SAC's; its keys come from the target critic's encoder."""
+    settings = cfg.contrastive
+    kind = check_choice("contrastive.objective", settings.objective, ("none", "masked", "bilinear"))
+    check_choice("contrastive.views", settings.views, ("slices", "batch"))
+    device = next(sac.parameters()).device
+    if kind == "masked":
+        context = ContextTransformer(
+            cfg.encoder.feature_dim,
+            num_layers=settings.num_layers,
+            num_heads=settings.num_heads,
+            dropout=settings.dropout,
+            scale_attention=settings.scale_attention,
+        )
+        return MaskedContrastiveLoss(
+            sac.encoder,
+            context.to(device),
+            negatives=settings.negatives,
+            temperature=settings.temperature,
+            key_context=settings.key_context,
+            reduction=settings.reduction,
+            target_encoder_network=sac.target_encoder,
+        )
+    if kind == "bilinear":
+        loss = ContrastiveLoss(
+            sac.encoder,
+            latent_dim=cfg.encoder.feature_dim,
+            temperature=settings.temperature,
+            reduction=settings.reduction,
+            target_encoder_network=sac.target_encoder,
+        ).to(device)
+        if settings.views == "batch":
+            loss.set_keys(query_pixels="pixels")  # CURL: the crop that SAC learns from is the query
+        return loss
+    return None
+
+
+def make_targets(
+    cfg: SACRecipeConfig, sac: LatentSAC, contrastive: MaskedContrastiveLoss | ContrastiveLoss | None
+) -> list[MomentumCopy | SoftUpdate]:
+    """Lists what moves slow copies by its step(): of the critic, of its encoder, for sym-CURL of the Transformer."""
+    targets: list[MomentumCopy | SoftUpdate] = [sac.target_critic, sac.target_encoder]
+    if isinstance(contrastive, MaskedContrastiveLoss) and contrastive.key_context:
+        targets.append(SoftUpdate(contrastive, tau=cfg.sac.encoder_tau))
+    return targets
+
+
+def make_optimizers(
+    cfg: SACRecipeConfig, sac: LatentSAC, contrastive: MaskedContrastiveLoss | ContrastiveLoss | None
+) -> tuple[dict[str, Optimizer], dict[str, LambdaLR]]:
+    """Makes an Adam for each part, and the schedules of the contrastive ones."""
+    lr, betas = cfg.sac.lr, tuple(cfg.sac.betas)
+    optimizers: dict[str, Optimizer] = {
+        "critic": Adam(sac.critic_parameters(), lr=lr, betas=betas, fused=True),
+        "actor": Adam(sac.actor_parameters(), lr=lr, betas=betas, fused=True),
+        "alpha": Adam([sac.sac.log_alpha], lr=cfg.sac.alpha_lr, betas=tuple(cfg.sac.alpha_betas), fused=True),
+    }
+    if contrastive is None:
+        return optimizers, {}
+    masked = isinstance(contrastive, MaskedContrastiveLoss)
+    own = list(contrastive.context_network_params.parameters()) if masked else [contrastive.bilinear]
+    optimizers["contrastive_encoder"] = Adam(
+        sac.encoder.parameters(), lr=cfg.contrastive.encoder_lr_scale * lr, betas=betas, fused=True
+    )
+    optimizers["contrastive"] = Adam(own, lr=lr, betas=betas, fused=True)
+    if not masked or cfg.contrastive.warmup_updates is None:
+        return optimizers, {}  # CURL has no schedule
+    warmup = cfg.contrastive.warmup_updates
+    rising = inverse_sqrt_warmup(warmup, initial_scale=cfg.contrastive.warmup_initial_scale)
+    constant = inverse_sqrt_warmup(warmup, constant_warmup=True)
+    return optimizers, {
+        "contrastive": LambdaLR(optimizers["contrastive"], rising),
+        "contrastive_encoder": LambdaLR(optimizers["contrastive_encoder"], constant),
+    }
+
+
+def make_replay(
+    cfg: SACRecipeConfig, contrastive: MaskedContrastiveLoss | ContrastiveLoss | None, directory: Path
+) -> tuple[FrameReplayBuffer, FrameSlices | None]:
+    """Makes the buffer, whose samples are SAC's batches, and the slices of it that the contrastive loss sees."""
+    key = observation_key(cfg)
+    storage = (
+        LazyMemmapStorage(cfg.replay.capacity, scratch_dir=directory / "replay_storage")
+        if cfg.replay.memmap
+        else LazyTensorStorage(cfg.replay.capacity, device="cpu")
+    )
+    buffer = FrameReplayBuffer(
+        storage=storage,
+        num_frames=cfg.env.num_frames if key == "pixels" else 1,
+        pixels_key=key,
+        frame_dtype=torch.uint8 if key == "pixels" else torch.float32,
+        gamma=cfg.sac.gamma,
+        batch_size=cfg.sac.batch_size,
+        transform=_augmentation(cfg) if key == "pixels" else None,
+    )
+    if contrastive is None or cfg.contrastive.views == "batch":
+        return buffer, None
+    size = cfg.encoder.crop_size
+    views: list[Transform] = [RandomCrop(size, in_keys=["pixels"], out_keys=[view]) for view in (QUERY, KEY)]
+    if isinstance(contrastive, MaskedContrastiveLoss):
+        views.append(
+            MaskObservations(
+                cfg.contrastive.mask_ratio,
+                zero=cfg.contrastive.zero,
+                replace=cfg.contrastive.replace,
+                source=buffer.observations,
+                augment=RandomCrop(size),
+                slice_len=cfg.contrastive.slice_len,
+            )
+        )
+    slices = buffer.slices(
+        num_slices=cfg.contrastive.num_slices, slice_len=cfg.contrastive.slice_len, transform=Compose(*views)
+    )
+    return buffer, slices
+
+
+def _augmentation(cfg: SACRecipeConfig) -> Transform:
+    """Makes what cuts the images of SAC's batch, observations and next observations each for itself."""
+    size, both = cfg.encoder.crop_size, ["pixels", ("next", "pixels")]
+    name = check_choice("encoder.augmentation", cfg.encoder.augmentation, ("random_crop", "center_crop"))
+    cut = RandomCrop(size, in_keys=both) if name == "random_crop" else CenterCrop(size, in_keys=both)
+    if cfg.contrastive.objective == "none" or cfg.contrastive.views == "slices":
+        return cut
+    return Compose(RandomCrop(size, in_keys=["pixels"], out_keys=[KEY]), cut)
+
+
+def sample_slices(cfg: SACRecipeConfig, slices: FrameSlices) -> TensorDictBase:
+    """Draws slices, [num_slices, slice_len]."""
+    return slices.sample().reshape(cfg.contrastive.num_slices, cfg.contrastive.slice_len)
+
+
+def named(optimizers: dict[str, Optimizer], schedules: dict[str, LambdaLR]) -> dict[str, Optimizer | LambdaLR]:
+    """Names optimizers and schedules apart, for a checkpoint."""
+    return {f"{name}_optimizer": part for name, part in optimizers.items()} | {
+        f"{name}_schedule": part for name, part in schedules.items()
+    }
+
+
+def published(cfg: SACRecipeConfig) -> dict[str, tuple[int, float]]:
+    """Returns published results of the task, as far as this run goes, to draw beside its own."""
+    with open(Path(__file__).parent / "published" / "dmc.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["task"] == cfg.env.task]
+    names = {"curl": "CURL", "pixel_sac": "pixel SAC"}
+    points = {}
+    for row in rows:
+        env_steps = int(row["env_steps"])
+        if env_steps <= cfg.total_env_steps:
+            points.setdefault(
+                f"{names[row['method']]}, published at {env_steps // 1000}k", (env_steps, float(row["mean"]))
+            )
+    return points

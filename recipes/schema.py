@@ -1,0 +1,132 @@
+"""The typed schema of the recipes' configs: every key that a YAML or a command line may set, with its default.
+
+Defaults are the published settings. Units stand in the names: `env_steps` are simulator steps (agent steps times action
+repeat), `agent_steps` are decisions, `updates` are gradient updates.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, OmegaConf
+
+
+@dataclass
+class EnvConfig:
+    backend: str = "dmc"  # dmc | gym
+    task: str | None = None  # dmc: domain-task, such as cartpole-swingup
+    id: str | None = None  # gym: what gymnasium.make takes
+    action_repeat: int = 4
+    num_frames: int = 3  # in an observation
+    image_size: int = 100  # as rendered, or resized to; the encoder sees a crop of it
+    camera_id: int | None = None  # null: 0, and 2 for quadruped
+    shadows: bool = True
+    multisampling: bool = True
+    render: bool = False  # gym: render images instead of taking the env's observation
+
+
+@dataclass
+class EncoderConfig:
+    crop_size: int = 84
+    augmentation: str = "random_crop"  # of what SAC learns from: random_crop | center_crop
+    num_layers: int = 4
+    num_filters: int = 32
+    feature_dim: int = 50
+
+
+@dataclass
+class SACConfig:
+    observation: str = "pixels"  # pixels | state
+    hidden_dim: int = 1024
+    log_std_bounds: tuple[float, float] = (-10.0, 2.0)
+    batch_size: int = 128
+    gamma: float = 0.99
+    lr: float = 1e-3  # of critic, actor and the contrastive loss's own networks
+    betas: tuple[float, float] = (0.9, 0.999)
+    alpha_lr: float = 1e-4
+    alpha_betas: tuple[float, float] = (0.5, 0.999)
+    alpha_init: float = 0.1
+    alpha_loss: str = "alpha"  # alpha (the released code) | log_alpha (TorchRL)
+    critic_tau: float = 0.01
+    encoder_tau: float = 0.05
+    random_agent_steps: int = 1000  # before the first update
+    updates_per_agent_step: int = 1
+    actor_interval_updates: int = 2
+    target_interval_updates: int = 2
+    update_order: list[str] = field(default_factory=lambda: ["critic", "actor", "targets", "contrastive"])
+
+
+@dataclass
+class ContrastiveConfig:
+    objective: str = "none"  # none | masked (M-CURL) | bilinear (CURL)
+    views: str = "slices"  # slices: of consecutive observations | batch: SAC's own i.i.d. batch
+    num_slices: int = 16
+    slice_len: int = 32
+    mask_ratio: float = 0.5
+    zero: float = 0.8  # of the hidden observations, the part that becomes zeros
+    replace: float = 0.1  # and the part that becomes another observation
+    num_layers: int = 2  # of the context Transformer
+    num_heads: int = 1
+    dropout: float = 0.1
+    scale_attention: bool = True
+    negatives: str = "batch"  # batch | sequence
+    reduction: str = "mean"  # mean | sum
+    temperature: float = 1.0
+    key_context: bool = False
+    coeff: float = 1.0  # with an Adam of its own, this is on or off: Adam removes a loss's scale
+    encoder_lr_scale: float = 2.0  # the encoder's contrastive learning rate, in units of sac.lr
+    warmup_updates: int | None = None  # null: constant learning rates
+    warmup_initial_scale: float = 5e-4
+
+
+@dataclass
+class ReplayConfig:
+    capacity: int = 100_000  # rows: an episode takes one more than its agent steps
+    memmap: bool = False  # on disk, in the run directory, instead of in memory
+
+
+@dataclass
+class EvaluationConfig:
+    interval_env_steps: int = 20_000
+    episodes: int = 10
+    video: bool = True
+
+
+@dataclass
+class CheckpointConfig:
+    interval_agent_steps: int = 2_500  # and at every evaluation, and when the run is stopped
+    keep_last: int = 2  # the best by evaluation is kept as well
+
+
+@dataclass
+class LoggingConfig:
+    interval_agent_steps: int = 100
+    tensorboard: bool = True
+    wandb: dict[str, Any] | None = None  # for example {project: mcurl, mode: offline}
+    mlflow: dict[str, Any] | None = None  # for example {experiment: mcurl}
+    progress: bool | None = None  # null: a bar on a terminal, lines elsewhere
+
+
+@dataclass
+class SACRecipeConfig:
+    env: EnvConfig = field(default_factory=EnvConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    sac: SACConfig = field(default_factory=SACConfig)
+    contrastive: ContrastiveConfig = field(default_factory=ContrastiveConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+    algo_name: str = MISSING
+    total_env_steps: int = 500_000
+    seed: int = 1
+    device: str = "auto"  # auto: a GPU where there is one
+    threads: int | None = None  # torch's; null: as torch chooses
+    resume: str | None = None  # a run directory to continue
+    resume_changed: bool = False  # continue although settings differ
+
+
+OmegaConf.register_new_resolver("agent_steps", lambda env_steps, repeat: env_steps // repeat, replace=True)
+OmegaConf.register_new_resolver("multiply", lambda *factors: math.prod(factors), replace=True)
+ConfigStore.instance().store(name="sac_schema", node=SACRecipeConfig)

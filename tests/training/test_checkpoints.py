@@ -1,0 +1,722 @@
+"""Checkpoints are exact, whole or not at all, and never run what is in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import pickle
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchrl.checkpoint import Checkpoint, GlobalRNGState
+
+from mcurl_torchrl import FrameReplayBuffer, inverse_sqrt_warmup
+from mcurl_torchrl.replay import archive
+from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, CheckpointNotSaved, Checkpoints
+from tests.replay.episodes import make_buffer, make_episode, make_episodes
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the disk takes most of the time of these small saves; what it is for has a test of its own."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
+class Counter:
+    """A plain object with state, here a step that says which save it comes from."""
+
+    def __init__(self, step: int = 0) -> None:
+        self.step = step
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step, "tensor": torch.full((300,), float(self.step))}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert torch.equal(state["tensor"], torch.full((300,), float(state["step"])))
+        self.step = state["step"]
+
+
+def save(checkpoints: Checkpoints, step: int, *, replay: FrameReplayBuffer | None = None, **options: Any) -> Path:
+    return checkpoints.save(step, components={"a": Counter(step), "b": Counter(step)}, replay=replay, **options)
+
+
+def restored_step(directory: Path, replay: FrameReplayBuffer | None = None, step: int | None = None) -> int:
+    """Restores and checks that all parts are of one save."""
+    a, b = Counter(), Counter()
+    restored = Checkpoints(directory).restore(components={"a": a, "b": b}, replay=replay, step=step)
+    assert a.step == b.step
+    assert restored.step == a.step
+    return a.step
+
+
+def steps(checkpoints: Checkpoints) -> list[int]:
+    return [saved.step for saved in checkpoints.list()]
+
+
+def replays(directory: Path) -> list[int]:
+    """The steps whose replay is kept."""
+    return sorted(int(file.stem.split("-")[1]) for file in (directory / "replay").glob("*.json"))
+
+
+def files_in(directory: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(directory)): file.read_bytes() for file in sorted(directory.rglob("*")) if file.is_file()
+    }
+
+
+def no_debris(directory: Path, replay: FrameReplayBuffer) -> bool:
+    """Whether there is nothing but checkpoints, and after one more save no row file that no replay names."""
+    replay.dumps(directory / "replay", name="one_more")
+    entries = {path.name for path in directory.iterdir()} - {"replay"}
+    rows = {path.name for path in (directory / "replay").glob("*.safetensors")}
+    for manifest in (directory / "replay").glob("*.json"):
+        content = json.loads(manifest.read_text())
+        rows -= {entry["file"] for entry in (*content["segments"], content["state"])}
+    (directory / "replay" / "one_more.json").unlink()
+    hidden = list(directory.rglob(".*"))
+    return all(re.fullmatch("checkpoint-[0-9]{12}", name) for name in entries) and not rows and not hidden
+
+
+# -- round trips -------------------------------------------------------------------------------------------------------
+
+
+class Learner:
+    """A small network in training, with everything that a step depends on."""
+
+    def __init__(self) -> None:
+        self.net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
+        self.adam = torch.optim.Adam(self.net.parameters(), lr=1e-2, amsgrad=True)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.adam, inverse_sqrt_warmup(3))
+        self.replay = make_buffer(60)
+
+    @property
+    def components(self) -> dict[str, Any]:
+        return {"net": self.net, "adam": self.adam, "schedule": self.schedule, "rng": GlobalRNGState()}
+
+    def train(self) -> None:
+        noise = random.random() + np.random.randn() + torch.randn(())
+        self.replay.extend(make_episode(7, first=100))
+        batch = self.replay.sample()
+        loss = (self.net(batch["action"].expand(-1, 4) + noise) ** 2).mean()
+        self.adam.zero_grad()
+        loss.backward()
+        self.adam.step()
+        self.schedule.step()
+
+
+def bits(value: Any) -> Any:
+    """Makes states comparable down to the bit."""
+    if isinstance(value, torch.Tensor):
+        return (str(value.dtype), tuple(value.shape), value.contiguous().view(-1).view(torch.uint8).tolist())
+    if isinstance(value, dict):
+        return {key: bits(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [type(value).__name__, *map(bits, value)]
+    return (type(value).__name__, repr(value))
+
+
+def test_a_restored_run_goes_on_bit_by_bit(tmp_path: Path) -> None:
+    learner = Learner()
+    for _ in range(5):
+        learner.train()
+    before = {name: bits(part.state_dict()) for name, part in learner.components.items()}
+    Checkpoints(tmp_path).save(5, components=learner.components, replay=learner.replay, info={"lr": 0.1 + 0.2})
+    assert before == {name: bits(part.state_dict()) for name, part in learner.components.items()}
+    for _ in range(5):
+        learner.train()
+    never_stopped = {name: bits(part.state_dict()) for name, part in learner.components.items()}
+
+    for draw in (random.seed, np.random.seed, torch.manual_seed):
+        draw(987)
+    resumed = Learner()
+    restored = Checkpoints(tmp_path).restore(components=resumed.components, replay=resumed.replay)
+    assert (restored.step, restored.info) == (5, {"lr": 0.1 + 0.2})
+    assert before == {name: bits(part.state_dict()) for name, part in resumed.components.items()}
+    for _ in range(5):
+        resumed.train()
+    assert never_stopped == {name: bits(part.state_dict()) for name, part in resumed.components.items()}
+    assert (learner.replay.sample() == resumed.replay.sample()).all()
+
+
+def test_random_states_are_restored_last(tmp_path: Path) -> None:
+    class Drawing(Counter):
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            torch.rand(3)
+
+    components = {"a_rng": GlobalRNGState(), "z_drawing": Drawing()}
+    Checkpoints(tmp_path).save(1, components=components)
+    expected = torch.rand(4)
+    Checkpoints(tmp_path).restore(components=components)
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_some_of_the_components(tmp_path: Path) -> None:
+    save(Checkpoints(tmp_path), 3)
+    only = Counter()
+    assert Checkpoints(tmp_path).restore(components={"b": only}).step == 3
+    assert only.step == 3
+
+
+def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
+    Checkpoints(tmp_path).save(1, components={"net": torch.nn.Linear(2, 2)})
+    with pytest.raises(CheckpointNotRestored, match=r"whole but does not fit(.|\n)*'net'(.|\n)*size mismatch"):
+        Checkpoints(tmp_path).restore(components={"net": torch.nn.Linear(3, 2)})
+    with pytest.raises(CheckpointNotRestored, match=r"has no \['actor'\]; it has \['net'\]"):
+        Checkpoints(tmp_path).restore(components={"actor": torch.nn.Linear(2, 2)})
+    with pytest.raises(CheckpointNotRestored, match="was saved without a replay buffer"):
+        Checkpoints(tmp_path).restore(components={}, replay=make_buffer())
+    with pytest.raises(CheckpointNotRestored, match=r"no checkpoint of step 7 in .*; there are those of \[1\]"):
+        Checkpoints(tmp_path).restore(components={}, step=7)
+
+
+def test_states_that_could_not_be_read_back_are_refused_when_saved(tmp_path: Path) -> None:
+    class Odd(Counter):
+        def state_dict(self) -> dict[str, Any]:
+            return {"where": Path("x")}
+
+    class Local(Counter):
+        def state_dict(self) -> dict[str, Any]:
+            return {"function": lambda: None}
+
+    checkpoints = Checkpoints(tmp_path)
+    save(checkpoints, 1)
+    for component in (Odd(), Local()):
+        with pytest.raises(TypeError, match="'odd'.*cannot be read back"):
+            checkpoints.save(2, components={"odd": component})
+    with pytest.raises(TypeError, match="info must be JSON"):
+        save(checkpoints, 2, info={"where": Path("x")})
+    with pytest.raises(TypeError, match=r"'x' is a int, which has no state_dict\(\)"):
+        checkpoints.save(2, components={"x": 1})
+    with pytest.raises(ValueError, match="'../x'"):
+        checkpoints.save(2, components={"../x": Counter()})
+    with pytest.raises(ValueError, match="keep_last=0"):
+        Checkpoints(tmp_path, keep_last=0)
+    assert os.listdir(tmp_path) == ["checkpoint-000000000001"]
+
+
+# -- which are kept ----------------------------------------------------------------------------------------------------
+
+
+def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
+    checkpoints, replay = Checkpoints(tmp_path, keep_last=2), make_buffer(60)
+    scores = {10: 1.0, 20: 5.0, 30: None, 40: float("nan"), 50: 4.0, 60: 5.0, 70: 2.0, 80: None}
+    kept = {}
+    for step, score in scores.items():
+        replay.extend(make_episode(5, first=step))
+        save(checkpoints, step, replay=replay, score=score)
+        kept[step] = (steps(checkpoints), replays(tmp_path))
+        assert no_debris(tmp_path, replay)
+    assert kept == {
+        10: ([10], [10]),
+        20: ([10, 20], [10, 20]),
+        30: ([20, 30], [20, 30]),
+        40: ([20, 30, 40], [30, 40]),
+        50: ([20, 40, 50], [40, 50]),
+        60: ([50, 60], [50, 60]),
+        70: ([60, 70], [60, 70]),
+        80: ([60, 70, 80], [70, 80]),
+    }
+    latest, best = checkpoints.latest(), checkpoints.best()
+    assert latest is not None and (latest.step, latest.score) == (80, None)
+    assert best is not None and (best.step, best.score) == (60, 5.0)
+    assert restored_step(tmp_path, step=60) == 60  # to be evaluated
+    with pytest.raises(CheckpointNotRestored, match="only the last 2 checkpoints keep their replay"):
+        restored_step(tmp_path, make_buffer(60), step=60)
+
+
+def test_the_replay_is_on_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "_SEGMENT_BYTES", 2000)
+    replay = make_buffer(3000)
+    replay.extend(make_episodes([100] * 20))
+    checkpoints = Checkpoints(tmp_path / "many", keep_last=5)
+    for step in range(1, 8):
+        replay.extend(make_episode(5, first=step))
+        save(checkpoints, step, replay=replay)
+    save(Checkpoints(tmp_path / "one"), 7, replay=replay)
+
+    def rows(directory: str) -> int:
+        return sum(file.stat().st_size for file in (tmp_path / directory / "replay").glob("rows-*"))
+
+    assert len(replays(tmp_path / "many")) == 5
+    assert rows("many") < 1.15 * rows("one")
+    for step in range(3, 8):
+        loaded = make_buffer(3000)
+        assert restored_step(tmp_path / "many", loaded, step=step) == step
+        assert len(loaded) == 20 * 101 + 6 * step
+
+
+def test_the_same_step_again(tmp_path: Path) -> None:
+    checkpoints, replay = Checkpoints(tmp_path), make_buffer(60)
+    for number in range(3):
+        replay.extend(make_episode(5))
+        checkpoints.save(4, components={"a": Counter(number)}, replay=replay, score=float(number))
+    counter, loaded = Counter(), make_buffer(60)
+    Checkpoints(tmp_path).restore(components={"a": counter}, replay=loaded)
+    assert (counter.step, len(loaded), steps(checkpoints), replays(tmp_path)) == (2, 18, [4], [4])
+
+
+def test_a_course_that_was_given_up_is_removed(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep_last=3)
+    for step in (10, 20, 30):
+        save(checkpoints, step, score=float(step))
+    with pytest.raises(ValueError, match=r"step=15, but .* later steps, \['checkpoint-000000000020'"):
+        save(Checkpoints(tmp_path, keep_last=3), 15)
+    checkpoints.restore(components={}, step=10)
+    assert steps(checkpoints) == [10, 20, 30]
+    save(checkpoints, 15)
+    assert steps(checkpoints) == [10, 15]
+    save(checkpoints, 25)
+    assert steps(checkpoints) == [10, 15, 25]
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two checkpoints, 10 and 20, with replay."""
+    directory = tmp_path_factory.mktemp("checkpoints")
+    checkpoints, replay = Checkpoints(directory), make_buffer(60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archive, "_SEGMENT_BYTES", 500)
+        for step in (10, 20):
+            replay.extend(make_episode(20, first=step))
+            save(checkpoints, step, replay=replay, score=1.0, info={"step": step})
+    return directory
+
+
+@pytest.fixture
+def copied(two: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(two, tmp_path / "checkpoints"))
+
+
+def damage_flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def damage_cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def damage_zeros(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def files_of_newest(directory: Path) -> list[Path]:
+    """The files that only the newest checkpoint needs."""
+    older = json.loads(next((directory / "replay").glob("checkpoint-000000000010-*.json")).read_text())
+    newer_manifest = next((directory / "replay").glob("checkpoint-000000000020-*.json"))
+    newer = json.loads(newer_manifest.read_text())
+    names = [{entry["file"] for entry in (*content["segments"], content["state"])} for content in (older, newer)]
+    files = [file for file in (directory / "checkpoint-000000000020").rglob("*") if file.is_file()]
+    return [*files, newer_manifest, *(directory / "replay" / name for name in sorted(names[1] - names[0]))]
+
+
+def damage_remove(file: Path) -> None:
+    file.unlink()
+
+
+def damage_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize("damage", [damage_flip, damage_cut, damage_zeros, damage_remove, damage_folder])
+def test_each_file_in_turn(two: Path, tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    names = [file.relative_to(two) for file in files_of_newest(two)]
+    assert len(names) >= 9
+    for number, name in enumerate(names):
+        directory = Path(shutil.copytree(two, tmp_path / str(number)))
+        if name.name == "manifest.json" and damage is damage_flip:
+            continue  # the middle may be a version number, say; see the next test
+        damage(directory / name)
+        replay = make_buffer(60)
+        with pytest.warns(RuntimeWarning, match=f"checkpoint-000000000020 is passed over: .*{name.name}") as record:
+            assert restored_step(directory, replay) == 10, name
+        assert [warning.filename for warning in record] == [__file__]
+        assert len(replay) == 21
+        with pytest.raises(CheckpointNotRestored, match=f"checkpoint-000000000020: (.|\n)*{name.name}"):
+            restored_step(directory, make_buffer(60), step=20)
+
+
+def test_each_byte_of_the_manifest(two: Path, tmp_path: Path) -> None:
+    """A flipped bit is noticed, or is in a place that nobody reads."""
+    directory = Path(shutil.copytree(two, tmp_path / "checkpoints"))
+    file = directory / "checkpoint-000000000020" / "manifest.json"
+    whole = file.read_bytes()
+    noticed = 0
+    for place in range(0, len(whole), 3):
+        content = bytearray(whole)
+        content[place] ^= 4
+        file.write_bytes(content)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            restored = Checkpoints(directory).restore(components={"a": Counter()})
+        assert restored.info == {"step": restored.step}
+        assert len(caught) == (restored.step == 10)
+        noticed += restored.step == 10
+    assert noticed > len(whole) // 3 // 2
+
+
+def test_none_left(copied: Path) -> None:
+    (copied / "checkpoint-000000000020" / "manifest.json").unlink()
+    damage_cut(copied / "checkpoint-000000000010" / "components" / "0001-b" / "state.pt")
+    counter = Counter(-1)
+    with pytest.warns(RuntimeWarning), pytest.raises(CheckpointNotRestored) as caught:
+        Checkpoints(copied).restore(components={"a": counter})
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"no checkpoint in {copied} can be restored:"
+    assert "checkpoint-000000000020: " in lines[1] and "manifest.json is missing" in lines[1]
+    assert "checkpoint-000000000010: " in lines[2] and "0001-b/state.pt was cut short" in lines[2]
+    assert counter.step == -1  # "a" is whole, but nothing is taken over from a checkpoint that is not
+    with pytest.raises(CheckpointNotRestored, match="there is no checkpoint in"):
+        restored_step(copied / "elsewhere")
+
+
+def test_going_on_after_damage(copied: Path) -> None:
+    """A damaged checkpoint must not take the place of a whole one among the last."""
+    damage_cut(copied / "checkpoint-000000000020" / "components" / "0000-a" / "state.pt")
+    checkpoints, replay = Checkpoints(copied), make_buffer(60)
+    with pytest.warns(RuntimeWarning):
+        checkpoints.restore(components={"a": Counter()}, replay=replay)
+    save(checkpoints, 30, replay=replay)
+    assert (steps(checkpoints), replays(copied)) == ([10, 30], [10, 30])
+    save(checkpoints, 40, replay=replay)
+    assert steps(checkpoints) == [10, 30, 40]  # 10 has the best score
+    assert no_debris(copied, replay)
+
+
+def test_an_unreadable_manifest_does_not_stop_a_run(copied: Path) -> None:
+    (copied / "checkpoint-000000000010" / "manifest.json").write_text("[]")
+    checkpoints = Checkpoints(copied)
+    save(checkpoints, 30)
+    assert steps(checkpoints) == [20, 30]
+    assert [path.name[:31] for path in copied.glob("*.damaged-*")] == ["checkpoint-000000000010.damaged"]
+    assert restored_step(copied) == 30
+
+
+# -- foreign and hostile -----------------------------------------------------------------------------------------------
+
+
+class Payload:
+    """Unpickling this creates a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (open, (str(self.file), "w"))
+
+
+def sign(state: Path) -> None:
+    """Gives a file a checksum that is right."""
+    content = state.read_bytes()
+    checksum = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (state.parent / "checksum.json").write_text(json.dumps(checksum))
+
+
+@pytest.mark.parametrize("writer", ["pickle", "torch", "legacy torch", "nested"])
+@pytest.mark.parametrize("signed", [False, True])
+def test_no_code_is_run(copied: Path, tmp_path: Path, writer: str, signed: bool) -> None:
+    victim = tmp_path / "executed"
+    payload = {"step": 20, "x": Payload(victim)}
+    for step in (10, 20):
+        state = copied / f"checkpoint-0000000000{step}" / "components" / "0000-a" / "state.pt"
+        if writer == "pickle":
+            state.write_bytes(pickle.dumps(payload))
+        else:
+            torch.save(payload, state, _use_new_zipfile_serialization=writer != "legacy torch")
+        if signed:
+            sign(state)
+    pickle.loads(pickle.dumps(payload))
+    assert victim.exists()  # the payload works
+    victim.unlink()
+    counter = Counter(-1)
+    reason = "refused, nothing in it was run" if signed else "cut short or changed"
+    with pytest.warns(RuntimeWarning, match=reason), pytest.raises(CheckpointNotRestored, match=reason):
+        Checkpoints(copied).restore(components={"a": counter})
+    assert not victim.exists()
+    assert counter.step == -1
+
+
+def test_a_pickle_in_torchrls_own_formats_is_not_read(copied: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "executed"
+    manifest = copied / "checkpoint-000000000020" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["components"]["a"].update(adapter="torchrl.state_dict", files=["state/meta.json", "state/x.pkl"])
+    manifest.write_text(json.dumps(content))
+    folder = copied / "checkpoint-000000000020" / "components" / "0000-a"
+    shutil.rmtree(folder)
+    (folder / "state").mkdir(parents=True)
+    (folder / "state" / "x.pkl").write_bytes(pickle.dumps(Payload(victim)))
+    with pytest.raises(CheckpointNotRestored, match="'torchrl.state_dict', which is not read here"):
+        restored_step(copied, step=20)
+    assert not victim.exists()
+
+
+@pytest.mark.parametrize("path", ["../checkpoint-000000000010/components/0000-a", "/tmp", "components/../components"])
+def test_paths_that_lead_elsewhere(copied: Path, path: str) -> None:
+    manifest = copied / "checkpoint-000000000020" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["components"]["a"]["path"] = path
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(CheckpointNotRestored, match="manifest.json"):
+        restored_step(copied, step=20)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "manifest.json", "components", "components/0000-a", "components/0000-a/state.pt", "extra"]
+)
+def test_links_are_refused(copied: Path, tmp_path: Path, name: str) -> None:
+    linked = copied / "checkpoint-000000000020" / name
+    outside = tmp_path / "outside"
+    if name == "extra":
+        outside.touch()
+    else:
+        linked.rename(outside)
+    linked.symlink_to(outside)
+    with pytest.raises(CheckpointNotRestored, match=r"a folder of its own|no regular file|is a link"):
+        restored_step(copied, step=20)
+
+
+def test_a_pipe_keeps_nobody_waiting(copied: Path) -> None:
+    state = copied / "checkpoint-000000000020" / "components" / "0000-a" / "state.pt"
+    state.unlink()
+    os.mkfifo(state)
+    with pytest.raises(CheckpointNotRestored, match="no regular file"):
+        restored_step(copied, step=20)
+
+
+def test_a_replay_name_that_leads_elsewhere(copied: Path) -> None:
+    reference = copied / "checkpoint-000000000020" / "components" / "0002-~replay" / "replay.json"
+    reference.write_text(json.dumps({"name": "../elsewhere", "sha256": ""}))
+    with pytest.raises(CheckpointNotRestored, match="replay.json is damaged"):
+        restored_step(copied, make_buffer(60), step=20)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "manifest.json is missing"),
+        ("no json", "no manifest of a checkpoint"),
+        ("[]", "no manifest of a checkpoint"),
+        ("[" * 100_000, "no manifest of a checkpoint"),
+        ("{}", "no manifest of a checkpoint"),
+        ('{"format": "torchrl.checkpoint", "format_version": 99}', "no manifest of a checkpoint"),
+        ("torchrl", "a checkpoint of another program"),
+    ],
+)
+def test_foreign_folders(tmp_path: Path, content: str | None, says: str) -> None:
+    path = tmp_path / "checkpoint-000000000007"
+    if content == "torchrl":
+        Checkpoint(a=torch.nn.Linear(2, 2)).save(path)
+    else:
+        path.mkdir()
+        if content is not None:
+            (path / "manifest.json").write_text(content)
+    with pytest.raises(CheckpointNotRestored, match=says):
+        Checkpoints(tmp_path).restore(components={"a": torch.nn.Linear(2, 2)})
+    assert Checkpoints(tmp_path).list() == ()
+
+
+# -- no room -----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def files_at_most(size: int) -> Iterator[None]:
+    """A limit to the size of files, which is a disk without room for larger ones."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("part", ["component", "replay"])
+def test_no_room(copied: Path, part: str) -> None:
+    checkpoints, replay = Checkpoints(copied), make_buffer(20_000)
+    replay.extend(make_episode(15_000 if part == "replay" else 10))
+    big = torch.nn.Linear(300, 300 if part == "component" else 1)
+    components = {"a": Counter(30), "b": Counter(30), "z": big}
+    before = files_in(copied)
+    for _ in range(2):
+        with files_at_most(100_000), pytest.raises(CheckpointNotSaved) as caught:
+            checkpoints.save(30, components=components, replay=replay)
+        assert caught.value.errno == errno.EFBIG
+        assert isinstance(caught.value, OSError)
+        assert str(copied) in str(caught.value) and "bytes are free" in str(caught.value)
+        if part == "component":
+            assert caught.value.needed is not None and caught.value.needed > 300 * 300 * 4
+            assert f"needed {caught.value.needed:,} bytes" in str(caught.value)
+        assert files_in(copied) == before
+    assert restored_step(copied, make_buffer(60)) == 20
+    checkpoints.save(30, components=components, replay=replay)  # there is room again
+    loaded = make_buffer(20_000)
+    assert restored_step(copied, loaded) == 30
+    assert len(loaded) == len(replay)
+
+
+def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting needs more rights than there are")
+    try:
+        checkpoints, replay = Checkpoints(disk / "checkpoints"), make_buffer(1000)
+        replay.extend(make_episode(20))
+        save(checkpoints, 10, replay=replay)
+        before = files_in(disk)
+        for component, rows in ((torch.nn.Linear(1000, 1000), 20), (Counter(), 120_000)):
+            replay = make_buffer(200_000)
+            replay.extend(make_episode(rows))
+            with pytest.raises(CheckpointNotSaved, match="No space left") as caught:
+                checkpoints.save(20, components={"a": component}, replay=replay)
+            assert caught.value.errno == errno.ENOSPC
+            assert files_in(disk) == before
+        loaded = make_buffer(1000)
+        assert restored_step(disk / "checkpoints", loaded) == 10
+        assert len(loaded) == 21
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_trouble_with_pruning_is_no_failed_save(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(copied)
+
+    def fail(*args: object) -> None:
+        raise PermissionError(errno.EACCES, "not allowed")
+
+    monkeypatch.setattr(checkpoints._rotation, "prune", fail)
+    with pytest.warns(UserWarning, match="is saved, but older checkpoints could not be removed"):
+        save(checkpoints, 30)
+    assert restored_step(copied) == 30
+
+
+def test_an_error_after_publishing_does_not_take_the_replay_away(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mcurl_torchrl.training import checkpoints as module
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    replay = make_buffer(60)
+    monkeypatch.setattr(module, "_sync", fail)
+    with pytest.raises(CheckpointNotSaved, match="Input/output error"):
+        save(Checkpoints(copied), 30, replay=replay)
+    assert restored_step(copied, make_buffer(60)) == 30
+
+
+def test_all_is_on_disk_before_older_ones_are_removed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(copied)
+    synced = set()
+    monkeypatch.setattr(os, "fsync", lambda file: synced.add((os.fstat(file).st_dev, os.fstat(file).st_ino)))
+    missing = []
+
+    def prune() -> None:
+        path = copied / "checkpoint-000000000030"
+        for part in (copied, path, *path.rglob("*"), copied / "replay", *(copied / "replay").glob("*-000000000030-*")):
+            if (part.stat().st_dev, part.stat().st_ino) not in synced:
+                missing.append(part)
+
+    monkeypatch.setattr(checkpoints._rotation, "prune", prune)
+    save(checkpoints, 30, replay=make_buffer(60))
+    assert synced and not missing
+
+
+# -- killed ------------------------------------------------------------------------------------------------------------
+
+
+def make_before(directory: Path) -> FrameReplayBuffer:
+    """A folder with checkpoints 100 (the best, without a replay), 200 and 300, and the buffer of the last."""
+    replay = make_buffer(60)
+    checkpoints = Checkpoints(directory)
+    for step in (100, 200, 300):
+        replay.extend(make_episode(step // 10 - 1, first=step))
+        save(checkpoints, step, replay=replay, score=1.0 if step == 100 else None)
+    return replay
+
+
+def save_and_die(directory: Path, step: int, countdown: int) -> None:
+    """Resumes and saves; is killed at the system call that changes the folder with this number."""
+
+    def dying(function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal countdown
+            countdown -= 1
+            if countdown < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return call
+
+    checkpoints, replay = Checkpoints(directory), make_buffer(60)
+    checkpoints.restore(components={}, replay=replay)
+    replay.extend(make_episode(3, first=900))
+    components = {"a": Counter(999), "b": Counter(999)}
+    for name in ("replace", "fsync", "unlink", "rmdir", "mkdir"):
+        # What is written survives the process without a sync, which would take most of the time.
+        setattr(os, name, dying((lambda file: None) if name == "fsync" else getattr(os, name)))
+    checkpoints.save(step, components=components, replay=replay)
+
+
+@pytest.mark.parametrize("step", [400, 300], ids=["the next step", "the same step again"])
+def test_killed_at_any_moment(tmp_path: Path, step: int) -> None:
+    make_before(tmp_path / "before")
+    program = f"""
+import os, shutil, sys, torch
+from pathlib import Path
+from tests.training.test_checkpoints import save_and_die
+torch.set_num_threads(1)
+for countdown in range(1000):
+    directory = Path(shutil.copytree({str(tmp_path / "before")!r}, {str(tmp_path)!r} + f"/{{countdown}}"))
+    child = os.fork()
+    if not child:
+        try:
+            save_and_die(directory, {step}, countdown)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status != -9:
+        sys.exit(status)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPO, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    outcomes = []
+    folders = sorted((path for path in tmp_path.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    for directory in folders:
+        counter, other, replay = Counter(), Counter(), make_buffer(60)
+        checkpoints = Checkpoints(directory)
+        restored = checkpoints.restore(components={"a": counter, "b": other}, replay=replay)
+        # All of the one, or all of the other: never the new networks with the old replay.
+        new = counter.step == 999
+        newest = replay.writer.written.item()
+        assert (restored.step, other.step, newest) == ((step, 999, 64) if new else (300, 300, 60)), directory
+        outcomes.append(new)
+        replay.extend(make_episode(3, first=1000))
+        save(checkpoints, 500, replay=replay)
+        assert steps(checkpoints) == [100, restored.step, 500]
+        assert replays(directory) == [restored.step, 500]
+        assert no_debris(directory, replay), directory
+    assert outcomes == sorted(outcomes), "once it is there it stays"
+    assert sum(not new for new in outcomes) > 20 and sum(outcomes) > 3
