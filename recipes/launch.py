@@ -45,17 +45,32 @@ class BadCommand(Exception):
 
 
 def recipe(train: Train, *, config_name: str, schema: type) -> None:
-    """Runs `train` as the command line says; does not return."""
+    """Trains as the command line says, in a run directory."""
+
+    def job(cfg: DictConfig) -> None:
+        hydra_config = HydraConfig.get()
+        run_job(train, cfg, RunDirectory(hydra_config.runtime.output_dir), list(hydra_config.overrides.task))
+
+    launch(job, config_name=config_name, schema=schema)
+
+
+def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type) -> None:
+    """Runs a job with the config that the command line asks for; a wrong command ends with a sentence."""
     logging.getLogger("torchrl").setLevel(logging.WARNING)
+
+    def checked(cfg: DictConfig) -> None:
+        # Reading a key that is not there is an error already, by the schema; now writing one is, too.
+        OmegaConf.set_readonly(cfg, True)
+        try:
+            job(cfg)
+        except BadCommand as error:
+            sys.exit(f"{Path(sys.argv[0]).name}: {error}")
+
     try:
         sys.argv[1:] = prepare(sys.argv[1:], schema)
     except BadCommand as error:
         sys.exit(f"{Path(sys.argv[0]).name}: {error}")
-
-    def job(cfg: DictConfig) -> None:
-        run_job(train, cfg)
-
-    hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(job)()
+    hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(checked)()
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -149,17 +164,11 @@ def check_resumable(directory: RunDirectory) -> None:
 # -- a run -------------------------------------------------------------------------------------------------------------
 
 
-def run_job(train: Train, cfg: DictConfig) -> None:
-    """Trains in Hydra's run directory."""
-    # Hydra composes with a struct of the schema's type: reading a key that is not there is an error, writing as well.
-    OmegaConf.set_readonly(cfg, True)
-    directory = RunDirectory(HydraConfig.get().runtime.output_dir)
+def run_job(train: Train, cfg: DictConfig, directory: RunDirectory, overrides: list[str]) -> None:
+    """Trains in a run directory, from its beginning or from its last checkpoint."""
     resume = cfg.resume is not None
     command = shlex.join(["python", sys.argv[0], f"resume={directory.path}"])
-    try:
-        prepare_directory(directory, cfg, resume)
-    except BadCommand as error:
-        sys.exit(f"{Path(sys.argv[0]).name}: {error}")
+    prepare_directory(directory, cfg, overrides, resume)
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
     keep_freed_pages()
@@ -191,7 +200,7 @@ def run_job(train: Train, cfg: DictConfig) -> None:
     print(f"finished: {directory.path}", file=sys.stderr)
 
 
-def prepare_directory(directory: RunDirectory, cfg: DictConfig, resume: bool) -> None:
+def prepare_directory(directory: RunDirectory, cfg: DictConfig, overrides: list[str], resume: bool) -> None:
     """Writes down what is run, or sees that it is what was run before."""
     compared = comparable(cfg)
     if resume:
@@ -208,11 +217,7 @@ def prepare_directory(directory: RunDirectory, cfg: DictConfig, resume: bool) ->
     if directory.manifest.exists():
         raise BadCommand(f"{directory.path} holds a run already; resume={directory.path} continues it")
     directory.write_config(OmegaConf.to_yaml(compared))
-    overrides = [
-        override
-        for override in HydraConfig.get().overrides.task
-        if override.partition("=")[0] not in ("resume", "resume_changed")
-    ]
+    overrides = [given for given in overrides if given.partition("=")[0] not in ("resume", "resume_changed")]
     directory.write_manifest(overrides=overrides, device=pick_device(cfg.device), recipe=Path(sys.argv[0]).name)
 
 

@@ -127,6 +127,18 @@ class SACRecipeConfig:
     resume_changed: bool = False  # continue although settings differ
 
 
+@dataclass
+class EvaluateConfig:
+    run: str = MISSING  # a run directory
+    which: str = "latest"  # latest | best | an agent step that has a checkpoint
+    episodes: int = 10
+    seed: int = 0
+    video: bool = True
+    export: str | None = None  # a file for torch.export, say policy.pt2
+    device: str = "cpu"
+
+
 OmegaConf.register_new_resolver("agent_steps", lambda env_steps, repeat: env_steps // repeat, replace=True)
 OmegaConf.register_new_resolver("multiply", lambda *factors: math.prod(factors), replace=True)
 ConfigStore.instance().store(name="sac_schema", node=SACRecipeConfig)
+ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)

@@ -175,7 +175,7 @@ MUTANTS = [
     ),
     Mutant(
         "files are written in place",
-        "replay/archive.py",
+        "files.py",
         'part = target.with_name(f".{target.name}.part")',
         "part = target",
         "tests/replay/test_archive.py::TestFaults::test_killed_in_the_middle_of_a_save",

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torchrl.data import Unbounded
-from torchrl.envs import (
-    CatFrames,
-    Compose,
-    DMControlWrapper,
-    EnvBase,
-    PermuteTransform,
-    RenameTransform,
-    TransformedEnv,
-)
+from torchrl.envs import DMControlWrapper, EnvBase, RenameTransform, TransformedEnv
 
 from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.envs.gl import choose_gl_backend, rendering_error
@@ -88,21 +80,18 @@ def make_dmc_env(
     # The terrain of quadruped-escape is sent to the renderer at each reset, whether or not anything is drawn.
     suite = _import_suite(rendering=from_pixels or task == "quadruped-escape")
     _check_task(task, suite.ALL_TASKS)
-    from mcurl_torchrl.envs.dmc_simulator import RepeatedActions
+    from mcurl_torchrl.envs.dmc_simulator import States
 
     # A few tasks draw their model when loaded: always the same one, so that seeds mean the same on every environment.
     simulator = suite.load(domain, name, task_kwargs={"random": 0})
-    repeated = RepeatedActions(simulator, action_repeat, flatten=not from_pixels)
-    if not from_pixels:
-        # TorchRL takes no observation under the name "state".
-        env = TransformedEnv(_SuiteEnv(repeated), RenameTransform(["observation"], ["state"]))
-    else:
+    if from_pixels:
         if camera_id is None:
             camera_id = 2 if domain == "quadruped" else 0  # what published results from pixels look through
         _set_quality(simulator.physics, shadows, multisampling)
-        base = _render(repeated, {"height": image_size, "width": image_size, "camera_id": camera_id})
-        channels_first = PermuteTransform((-1, -3, -2), in_keys=["pixels"])
-        env = TransformedEnv(base, Compose(channels_first, CatFrames(num_frames, dim=-3, in_keys=["pixels"])))
+        env = _SuiteEnv(_rendered(simulator, action_repeat, image_size, num_frames, camera_id))
+    else:
+        # TorchRL takes no observation under the name "state".
+        env = TransformedEnv(_SuiteEnv(States(simulator, action_repeat)), RenameTransform(["observation"], ["state"]))
     env.set_seed(seed)
     return env
 
@@ -111,7 +100,7 @@ class _SuiteEnv(DMControlWrapper):
     """TorchRL's wrapper, except for rewards in float32 and for the way of seeding."""
 
     def _check_kwargs(self, kwargs: dict[str, Any]) -> None:
-        """Accepts RepeatedActions too, which TorchRL's check does not know."""
+        """Accepts any dm_env environment; TorchRL's check knows dm_control's own only."""
 
     def _make_specs(self, env: Any) -> None:
         super()._make_specs(env)
@@ -165,9 +154,11 @@ def _set_quality(physics: Any, shadows: bool, multisampling: bool) -> None:
         physics.model.vis.quality.offsamples = 0
 
 
-def _render(env: Any, render_kwargs: dict[str, Any]) -> EnvBase:
+def _rendered(simulator: Any, action_repeat: int, image_size: int, num_frames: int, camera_id: int) -> Any:
+    from mcurl_torchrl.envs.dmc_simulator import Frames
+
     try:
-        return _SuiteEnv(env, from_pixels=True, pixels_only=True, render_kwargs=render_kwargs)  # draws a first picture
+        return Frames(simulator, action_repeat, image_size, num_frames, camera_id)
     except ValueError:  # dm_control names a camera or an image size that the model does not have
         raise
     except Exception as error:

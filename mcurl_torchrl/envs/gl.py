@@ -38,6 +38,7 @@ def choose_gl_backend() -> str | None:
         RuntimeError: if nothing renders; it says what was tried, what each said and which packages to install.
 
     Examples:
+        >>> import os
         >>> from mcurl_torchrl.envs.gl import choose_gl_backend
         >>> backend = choose_gl_backend()
         >>> os.environ.get("MUJOCO_GL") == backend

@@ -10,7 +10,6 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torchrl.data import Bounded, TensorSpec
-from torchrl.data.tensor_specs import ContinuousBox
 from torchrl.envs import (
     ActionScaling,
     CatFrames,
@@ -59,7 +58,8 @@ def make_pixel_env(
         action_repeat (int): Simulator steps per agent step. Defaults to 1.
         image_size (int, optional): Height and width to which images are resized (bilinear, antialiased). Defaults to
             the environment's own.
-        pixels_key (NestedKey, optional): Which of several observations is the image. Defaults to the only image.
+        pixels_key (NestedKey, optional): Which of several observations is the image. Defaults to the only image. Float
+            images of TorchRL environments, which declare no bounds, have to be named.
         render (bool): Whether the image is what the Gymnasium environment draws ("rgb_array") instead of what it
             shows. Defaults to False.
         seed (int): The seed of the first episodes. Defaults to 0.
@@ -103,11 +103,18 @@ def make_pixel_env(
     image_shape = base.observation_spec[image_key].shape[base.batch_dims :]
     to_frames = ToFrames(image_key, image_shape, image_size)
     stack = CatFrames(num_frames, dim=-3, in_keys=["pixels"])
-    # auto_unwrap would take the transforms of a given TransformedEnv out of it, and warn.
     transform = Compose(*repeat, *_float_transforms(base), to_frames, stack)
-    pixel_env = TransformedEnv(base, transform, auto_unwrap=False)
+    # Unwrapped, a given TransformedEnv would apply its own action transforms once more at each repeat.
+    pixel_env = _PixelEnv(base, transform, auto_unwrap=False)
     pixel_env.set_seed(seed)
     return pixel_env
+
+
+class _PixelEnv(TransformedEnv):
+    """Draws random actions from its own action spec, which TorchRL refuses around another TransformedEnv."""
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        return EnvBase.rand_action(self, tensordict)
 
 
 class _GymnasiumEnv(GymWrapper):
@@ -165,15 +172,17 @@ def _make_registered(name: str, render: bool) -> gymnasium.Env:
 
 
 def _image_key(env: EnvBase, pixels_key: NestedKey | None) -> NestedKey:
-    images = [key for key, spec in env.observation_spec.items(True, True) if _is_image_spec(spec, env.batch_dims)]
+    specs = env.observation_spec.items(True, True)
+    images = [key for key, spec in specs if _is_image_spec(spec, env.batch_dims, named=key == pixels_key)]
     return choose_image(images, pixels_key, env.observation_spec)
 
 
-def _is_image_spec(spec: TensorSpec, batch_dims: int) -> bool:
-    if not isinstance(spec.space, ContinuousBox):
-        return False
-    # Not by the spec's class: ToTensorImage's is called unbounded, and has the bounds 0 and 1.
-    low, high = spec.space.low.min().item(), spec.space.high.max().item()
+def _is_image_spec(spec: TensorSpec, batch_dims: int, named: bool) -> bool:
+    low, high = -float("inf"), float("inf")
+    if named:
+        low, high = 0, 1  # TorchRL's own float images (ToTensorImage) declare no bounds
+    elif isinstance(spec, Bounded):
+        low, high = spec.space.low.min().item(), spec.space.high.max().item()
     return is_image(spec.shape[batch_dims:], str(spec.dtype).removeprefix("torch."), low, high)
 
 

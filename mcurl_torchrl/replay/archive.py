@@ -31,6 +31,7 @@ from tensordict.utils import NestedKey
 from torch import Tensor
 
 from mcurl_torchrl.checks import leaf_keys
+from mcurl_torchrl.files import write_file
 
 __all__ = ["RowSegment", "SavedState", "decode_key", "encode_key", "layout_of", "open_saved", "save"]
 
@@ -118,7 +119,7 @@ def save(
                 "state": _write_tensors(path, "state", tensors),
                 "scalars": scalars,
             }
-            _write_file(path / f"{name}.json", json.dumps(manifest, indent=1).encode())
+            write_file(path / f"{name}.json", json.dumps(manifest, indent=1).encode())
         finally:
             _remove_unnamed(path)
     return segments
@@ -177,26 +178,8 @@ def _write_tensors(path: Path, stem: str, tensors: dict[str, Tensor]) -> dict[st
     """Writes a file under a name that was never used; returns the name, the size and the checksum."""
     name = f"{stem}-{uuid.uuid4().hex}.safetensors"
     content = serialize({key: value.detach().cpu().contiguous() for key, value in tensors.items()})
-    _write_file(path / name, content)
+    write_file(path / name, content)
     return {"file": name, "size": len(content), "crc32": zlib.crc32(content)}
-
-
-def _write_file(target: Path, content: bytes) -> None:
-    """Writes a file under another name, makes sure it is on disk, and puts it in place."""
-    part = target.with_name(f".{target.name}.part")
-    try:
-        with open(part, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _remove_unnamed(path: Path) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+from mcurl_torchrl.files import replacing
+
 __all__ = ["plot_learning_curve"]
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; the blue first.
@@ -94,12 +96,8 @@ def plot_learning_curve(
 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(path) as partial:
         figure.savefig(partial, format=path.suffix.lstrip(".") or "png")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _draw_curve(axes: Axes, label: str, evaluations: Sequence[tuple[int, Sequence[float]]], colour: str) -> None:

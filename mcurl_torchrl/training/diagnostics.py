@@ -13,7 +13,7 @@ from torch.nn.utils import get_total_norm
 __all__ = ["NonFiniteLoss", "check_finite", "effective_rank", "gradient_norm", "latent_spread"]
 
 
-class NonFiniteLoss(FloatingPointError):  # noqa: N818  it names what was found, as FloatingPointError does
+class NonFiniteLoss(FloatingPointError):
     """A loss became NaN or infinite: see :func:`check_finite`.
 
     Attributes:

@@ -23,7 +23,7 @@ import torch
 
 import mcurl_torchrl
 from mcurl_torchrl.checks import check_count
-from mcurl_torchrl.replay.archive import _write_file as write_file
+from mcurl_torchrl.files import write_file
 from mcurl_torchrl.training.checkpoints import Checkpoints
 from mcurl_torchrl.training.tables import Table
 
@@ -33,7 +33,7 @@ _ALWAYS = ("torch", "torchrl", "tensordict", "numpy")
 _WHERE_INSTALLED = ("dm_control", "mujoco", "gymnasium", "ale_py")
 
 
-class RunDirectoryInUse(RuntimeError):  # noqa: N818
+class RunDirectoryInUse(RuntimeError):
     """Another process works in this run directory; the message names it."""
 
 

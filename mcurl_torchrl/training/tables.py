@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mcurl_torchrl.replay.archive import _write_file as write_file
+from mcurl_torchrl.files import write_file
 
 __all__ = ["Table", "read"]
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.files import replacing
 
 __all__ = ["read_video", "write_video"]
 
@@ -65,12 +66,8 @@ def write_video(
         scale = max(1, -(-_SMALLEST_SIDE // min(first.shape[:2])))
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(path) as partial:
         _encode(partial, (_enlarge(image, scale) for image in itertools.chain([first], images)), fps=fps)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_video(path: str | os.PathLike[str]) -> Tensor:

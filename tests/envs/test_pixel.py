@@ -8,10 +8,20 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch.nn import functional as F
-from torchrl.envs import Compose, EnvBase, GymWrapper, SerialEnv, StepCounter, ToTensorImage, TransformedEnv
+from torchrl.envs import (
+    ActionScaling,
+    Compose,
+    EnvBase,
+    GymWrapper,
+    SerialEnv,
+    StepCounter,
+    ToTensorImage,
+    TransformedEnv,
+)
 from torchrl.envs.utils import check_env_specs
 
 from mcurl_torchrl.envs import make_pixel_env
+from mcurl_torchrl.envs.images import ToFrames
 from tests.envs.random_state import global_random_states_untouched
 from tests.envs.test_dmc import assert_same, play
 from tests.envs.tiny import Tiny
@@ -54,6 +64,14 @@ def test_any_layout_and_dtype(layout: str, kind: str) -> None:
     pixels = env.reset()["pixels"]
     assert pixels.dtype == torch.uint8 and pixels.shape == (3 * expected.shape[1], 12, 12)
     assert (pixels[..., :6] == pixels[..., :1]).all() and (pixels[..., 6:] == 0).all()  # neither turned nor mirrored
+
+
+def test_float_images_are_rounded_to_the_nearest_of_256_values() -> None:
+    values = torch.arange(256, dtype=torch.uint8).view(1, 16, 16)
+    to_frames = ToFrames("pixels", (1, 16, 16))
+    for dtype in (torch.float32, torch.float64):
+        for off in (-0.4, 0.0, 0.4):
+            assert torch.equal(to_frames._apply_transform((values.to(dtype) + off) / 255), values)
 
 
 def test_stacks_start_with_the_first_frame_and_shift() -> None:
@@ -142,13 +160,18 @@ def test_a_registered_environment() -> None:
 def test_torchrl_environments() -> None:
     float_images = ToTensorImage(in_keys=["pixels"], out_keys=["image"], shape_tolerant=True)
     counted = TransformedEnv(GymWrapper(Tiny()), Compose(float_images, StepCounter()))
-    with pytest.raises(ValueError, match="exactly one image"):
-        make_pixel_env(counted)
     env = make_pixel_env(counted, pixels_key="image")
     check_env_specs(env)
     played = play(env, torch.zeros(3, 2))
     assert "image" not in played.keys() and played["step_count"].flatten().tolist() == [0, 1, 2, 3]  # noqa: SIM118
     assert played["pixels"][:, -2, 0, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_action_transforms_of_a_torchrl_environment_are_applied_once_per_repeat() -> None:
+    tiny = Tiny()
+    scaled = TransformedEnv(GymWrapper(tiny), ActionScaling(loc=0.0, scale=2.0))
+    play(make_pixel_env(scaled, action_repeat=3), torch.tensor([[1.0, -1.0]]))
+    assert np.stack(tiny.actions).tolist() == [[4, -2]] * 3
 
 
 def test_batched_torchrl_environments() -> None:

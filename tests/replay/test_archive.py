@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torchrl.data import LazyMemmapStorage
 
 from mcurl_torchrl import FrameReplayBuffer, PrioritizedTransitionSampler
+from mcurl_torchrl import files as files_module
 from mcurl_torchrl.replay import archive
 from tests.replay.episodes import make_buffer, make_episode, make_episodes, numbers_in
 
@@ -303,7 +304,7 @@ class TestFaults:
                 raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(archive, "open", FullDisk, raising=False)
+            patch.setattr(files_module, "open", FullDisk, raising=False)
             with pytest.raises(OSError, match="No space left"):
                 buffer.dumps(tmp_path)
         assert {file.name for file in tmp_path.iterdir()} == files

@@ -25,7 +25,13 @@ import pytest
 import torch
 from torchrl.checkpoint import Checkpoint, GlobalRNGState
 
-from mcurl_torchrl import FrameReplayBuffer, inverse_sqrt_warmup
+from mcurl_torchrl import (
+    ContextTransformer,
+    FrameReplayBuffer,
+    MaskedContrastiveLoss,
+    PixelEncoder,
+    inverse_sqrt_warmup,
+)
 from mcurl_torchrl.replay import archive
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, CheckpointNotSaved, Checkpoints
 from tests.replay.episodes import make_buffer, make_episode, make_episodes
@@ -165,6 +171,17 @@ def test_random_states_are_restored_last(tmp_path: Path) -> None:
     expected = torch.rand(4)
     Checkpoints(tmp_path).restore(components=components)
     assert torch.equal(torch.rand(4), expected)
+
+
+def test_a_loss_with_its_target_network(tmp_path: Path) -> None:
+    def make_loss() -> MaskedContrastiveLoss:
+        return MaskedContrastiveLoss(PixelEncoder(3, 40, feature_dim=8), ContextTransformer(8))
+
+    loss, same = make_loss(), make_loss()
+    Checkpoints(tmp_path).save(1, components={"loss": loss})
+    Checkpoints(tmp_path).restore(components={"loss": same})
+    assert any("target_encoder_network_params" in name for name in loss.state_dict())
+    assert bits(dict(loss.state_dict())) == bits(dict(same.state_dict()))
 
 
 def test_some_of_the_components(tmp_path: Path) -> None:
@@ -587,7 +604,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
         replay.extend(make_episode(20))
         save(checkpoints, 10, replay=replay)
         before = files_in(disk)
-        for component, rows in ((torch.nn.Linear(1000, 1000), 20), (Counter(), 120_000)):
+        for component, rows in ((torch.nn.Linear(1000, 1000), 20), (Counter(), 90_000)):
             replay = make_buffer(200_000)
             replay.extend(make_episode(rows))
             with pytest.raises(CheckpointNotSaved, match="No space left") as caught:
@@ -599,6 +616,17 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
         assert len(loaded) == 21
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_no_room_for_the_manifest(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(CheckpointNotSaved, match="No space left on device"):
+        patch.setattr(Checkpoint, "_new_manifest", fail)  # the last that is written, when the replay is there already
+        save(Checkpoints(copied), 30, replay=make_buffer(60))
+    assert replays(copied) == [10, 20]
+    assert restored_step(copied, make_buffer(60)) == 20
 
 
 def test_trouble_with_pruning_is_no_failed_save(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -620,7 +648,7 @@ def test_an_error_after_publishing_does_not_take_the_replay_away(copied: Path, m
         raise OSError(errno.EIO, "Input/output error")
 
     replay = make_buffer(60)
-    monkeypatch.setattr(module, "_sync", fail)
+    monkeypatch.setattr(module, "sync", fail)
     with pytest.raises(CheckpointNotSaved, match="Input/output error"):
         save(Checkpoints(copied), 30, replay=replay)
     assert restored_step(copied, make_buffer(60)) == 30
@@ -656,67 +684,103 @@ def make_before(directory: Path) -> FrameReplayBuffer:
     return replay
 
 
-def save_and_die(directory: Path, step: int, countdown: int) -> None:
-    """Resumes and saves; is killed at the system call that changes the folder with this number."""
+def save_more(directory: Path, step: int, component: Any = None) -> None:
+    """Goes on from step 300, and saves what says 999 and 64 rows."""
+    checkpoints, replay = Checkpoints(directory), make_buffer(60)
+    checkpoints.restore(components={}, replay=replay)
+    replay.extend(make_episode(3, first=900))
+    checkpoints.save(step, components={"a": Counter(999), "b": component or Counter(999)}, replay=replay)
 
-    def dying(function: Any) -> Any:
+
+def assert_one_of_the_two(directory: Path, step: int) -> bool:
+    """Checks that all is from before, or all is new, and that saving goes on; returns whether it is new."""
+    counter, other, replay = Counter(), Counter(), make_buffer(60)
+    checkpoints = Checkpoints(directory)
+    restored = checkpoints.restore(components={"a": counter, "b": other}, replay=replay)
+    new = counter.step == 999
+    rows = replay.writer.written.item()
+    assert (restored.step, other.step, rows) == ((step, 999, 64) if new else (300, 300, 60)), directory
+    replay.extend(make_episode(3, first=1000))
+    save(checkpoints, 500, replay=replay)
+    assert steps(checkpoints) == [100, restored.step, 500], directory
+    assert replays(directory) == [restored.step, 500], directory
+    assert no_debris(directory, replay), directory
+    return new
+
+
+@pytest.mark.parametrize("step", [400, 300], ids=["the next step", "the same step again"])
+def test_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """A copy of the folder before each change is what a process that is killed then leaves behind."""
+    directory = tmp_path / "checkpoints"
+    make_before(directory)
+    moments: list[Path] = []
+
+    def copying(function: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal countdown
-            countdown -= 1
-            if countdown < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+            with monkeypatch.context() as patch:
+                for name, original in originals.items():
+                    patch.setattr(os, name, original)
+                moments.append(Path(shutil.copytree(directory, tmp_path / str(len(moments)), symlinks=True)))
             return function(*args, **kwargs)
 
         return call
 
-    checkpoints, replay = Checkpoints(directory), make_buffer(60)
-    checkpoints.restore(components={}, replay=replay)
-    replay.extend(make_episode(3, first=900))
-    components = {"a": Counter(999), "b": Counter(999)}
-    for name in ("replace", "fsync", "unlink", "rmdir", "mkdir"):
-        # What is written survives the process without a sync, which would take most of the time.
-        setattr(os, name, dying((lambda file: None) if name == "fsync" else getattr(os, name)))
-    checkpoints.save(step, components=components, replay=replay)
+    originals = {name: getattr(os, name) for name in ("replace", "unlink", "rmdir", "mkdir")}
+    with monkeypatch.context() as patch:
+        for name, original in originals.items():
+            patch.setattr(os, name, copying(original))
+        save_more(directory, step)
+    outcomes = [assert_one_of_the_two(moment, step) for moment in (*moments, directory)]
+    assert outcomes == sorted(outcomes), "once it is there it stays"
+    assert sum(not new for new in outcomes) > 15 and sum(outcomes) > 3
 
 
-@pytest.mark.parametrize("step", [400, 300], ids=["the next step", "the same step again"])
-def test_killed_at_any_moment(tmp_path: Path, step: int) -> None:
-    make_before(tmp_path / "before")
-    program = f"""
-import os, shutil, sys, torch
+class Deadly(Counter):
+    """Kills the process when it is to be saved."""
+
+    def state_dict(self) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return {}
+
+
+def save_and_die(directory: Path, where: str) -> None:
+    """Saves, and is killed in a component, or in the replay's dump after its rows were written."""
+    if where == "component":
+        save_more(directory, 400, Deadly())
+    write_file = archive.write_file
+
+    def write_and_die(target: Path, content: bytes) -> None:
+        if target.suffix == ".json":
+            target.with_name(f".{target.name}.part").write_bytes(content[: len(content) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        write_file(target, content)
+
+    archive.write_file = write_and_die
+    save_more(directory, 400)
+
+
+def test_killed(tmp_path: Path) -> None:
+    places = ("component", "replay")
+    for where in places:
+        make_before(tmp_path / where)
+    program = """
+import os, sys, torch
 from pathlib import Path
 from tests.training.test_checkpoints import save_and_die
 torch.set_num_threads(1)
-for countdown in range(1000):
-    directory = Path(shutil.copytree({str(tmp_path / "before")!r}, {str(tmp_path)!r} + f"/{{countdown}}"))
+for folder in sys.argv[1:]:
     child = os.fork()
     if not child:
         try:
-            save_and_die(directory, {step}, countdown)
-            os._exit(0)
+            save_and_die(Path(folder), Path(folder).name)
         finally:
             os._exit(1)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status != -9:
-        sys.exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=REPO, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    outcomes = []
-    folders = sorted((path for path in tmp_path.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
-    for directory in folders:
-        counter, other, replay = Counter(), Counter(), make_buffer(60)
-        checkpoints = Checkpoints(directory)
-        restored = checkpoints.restore(components={"a": counter, "b": other}, replay=replay)
-        # All of the one, or all of the other: never the new networks with the old replay.
-        new = counter.step == 999
-        newest = replay.writer.written.item()
-        assert (restored.step, other.step, newest) == ((step, 999, 64) if new else (300, 300, 60)), directory
-        outcomes.append(new)
-        replay.extend(make_episode(3, first=1000))
-        save(checkpoints, 500, replay=replay)
-        assert steps(checkpoints) == [100, restored.step, 500]
-        assert replays(directory) == [restored.step, 500]
-        assert no_debris(directory, replay), directory
-    assert outcomes == sorted(outcomes), "once it is there it stays"
-    assert sum(not new for new in outcomes) > 20 and sum(outcomes) > 3
+    command = [sys.executable, "-c", program, *(str(tmp_path / where) for where in places)]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=120)
+    assert re.findall("(?m)^-?[0-9]+$", done.stdout) == ["-9", "-9"], done.stderr
+    assert list((tmp_path / "component").glob(".*.stage-*/components/0000-a/state.pt"))
+    assert list((tmp_path / "replay" / "replay").glob(".*.json.part"))
+    for where in places:
+        assert not assert_one_of_the_two(tmp_path / where, 400)

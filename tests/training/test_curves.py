@@ -64,16 +64,17 @@ def test_from_zero_unless_something_is_below(
 ) -> None:
     plot_learning_curve({"a": [(100, returns)]}, tmp_path / "a.png", title="", reference={"b": (100, reference)})
     bottom, top = figures[0].axes[0].get_ylim()
-    assert (bottom == 0) == from_zero and top >= max(returns)
+    assert (bottom == 0) == from_zero and top >= max(1, *returns)  # nothing but zeros: 0 to 1, not 0 to 0.05
 
 
-def test_one_point_is_visible(tmp_path: Path) -> None:
+def test_one_point_is_visible(figures: list[Figure], tmp_path: Path) -> None:
     plot_learning_curve({"a": [(0, [5.0])]}, tmp_path / "a.png", title="")
     image = imread(tmp_path / "a.png")[..., :3]
     assert image.shape == (675, 1080, 3)
     blue = np.array([0x00, 0x72, 0xB2]) / 255
     inside = image[:550, :300]  # the marker at the left edge, not the legend
     assert (np.abs(inside - blue).max(-1) < 0.02).sum() > 30
+    assert not figures[0].axes[0].lines[0].get_clip_on()  # all of the marker, not its right half
 
 
 def test_many_points_have_no_markers(figures: list[Figure], tmp_path: Path) -> None:
@@ -109,9 +110,10 @@ def test_a_failure_keeps_the_old_image(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_matplotlib_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it would choose a backend
-    before = matplotlib.rcParams.copy()
-    plot_learning_curve({"a": EVALUATIONS}, tmp_path / "a.png", title="")
-    assert matplotlib.rcParams.copy() == before
+    with matplotlib.rc_context({"font.size": 17, "axes.grid": False}):
+        before = matplotlib.rcParams.copy()
+        plot_learning_curve({"a": EVALUATIONS}, tmp_path / "a.png", title="")
+        assert matplotlib.rcParams.copy() == before
 
 
 def test_bad_input(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ class TestLines:
         assert stream.getvalue() == ""
         clock.now += 61
         progress.close()
+        clock.now += 5
         progress.close()
         assert stream.getvalue() == "100/100 (100%) | 1.61 steps/s | done in 0:01:02\n"
 

@@ -89,22 +89,27 @@ class TestTensorBoard:
         trackers.close()
 
 
+class Slow(Recorder):
+    """Does nothing until it is released."""
+
+    def __init__(self, failing: str = "") -> None:
+        super().__init__(failing)
+        self.release = threading.Event()
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        assert self.release.wait(60)
+        super().log(step, metrics)
+
+
 class TestInBackground:
     def test_a_slow_tracker_does_not_hold_up_the_training(self) -> None:
-        release = threading.Event()
-
-        class Slow(Recorder):
-            def log(self, step: int, metrics: Mapping[str, float]) -> None:
-                assert release.wait(60)
-                super().log(step, metrics)
-
         slow = Slow()
         trackers = Trackers([_InBackground(slow)])
         trackers.log(1, {"a": 1.0})
         trackers.log_video("eval/video", "0.mp4", 1)
         trackers.log(2, {"a": 2.0})
         assert slow.calls == []
-        release.set()
+        slow.release.set()
         trackers.close(failed=True)  # waits for all of it
         assert slow.calls == [
             ("log", 1, {"a": 1.0}),
@@ -115,10 +120,11 @@ class TestInBackground:
 
     @pytest.mark.parametrize("failing", ["log", "close"])
     def test_a_failure_is_told_once_and_what_waits_is_dropped(self, failing: str, recwarn: Any) -> None:
-        broken = Recorder(failing)
+        broken = Slow(failing)
         trackers = Trackers([_InBackground(broken)])
         for step in range(3):
             trackers.log(step, {"a": 1.0})
+        broken.release.set()
         trackers.close()
         (warning,) = recwarn.list
         assert "the recorder failed and is switched off" in str(warning.message)

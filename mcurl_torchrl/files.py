@@ -1,0 +1,34 @@
+"""Writing files so that no one ever sees them half-written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["replacing", "write_file"]
+
+
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yields another name in the same folder; what is written there takes the target's place in one step at the end."""
+    part = target.with_name(f".{target.name}.part")
+    try:
+        yield part
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_file(target: Path, content: bytes) -> None:
+    """Puts a file in place in one step, and makes sure that it is on disk."""
+    with replacing(target) as part, open(part, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

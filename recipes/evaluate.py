@@ -1,0 +1,72 @@
+"""Plays, scores and films what a run has learned, and exports it.
+
+python recipes/evaluate.py run=RUN_DIR which=best episodes=20 seed=7
+python recipes/evaluate.py run=RUN_DIR export=policy.pt2
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+import sac_builders
+from hydra.core.hydra_config import HydraConfig
+from launch import BadCommand, launch
+from omegaconf import DictConfig, OmegaConf
+from schema import EvaluateConfig
+from torch import Tensor
+
+from mcurl_torchrl import load_policy
+from mcurl_torchrl.training import RunDirectory, evaluate, export_policy, write_video
+
+MAKE_ENV = {"sac_mcurl.py": (sac_builders.make_env, sac_builders.observation_key)}
+
+
+def main(cfg: DictConfig) -> None:
+    directory = RunDirectory(cfg.run)
+    try:
+        make_env, observation_key = MAKE_ENV[directory.read_manifest()["recipe"]]
+        policy = load_policy(directory.path, which=cfg.which, device=cfg.device)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise BadCommand(f"run={cfg.run}: {error}") from error
+    settings = OmegaConf.load(directory.config)
+    key = observation_key(settings)
+
+    def act(observation: Tensor) -> Tensor:
+        return policy.network(observation.to(cfg.device)).cpu()
+
+    def report(episode: int, score: float) -> None:
+        print(f"episode {episode}: {score:.1f}", flush=True)
+
+    evaluation = evaluate(
+        act,
+        make_env(settings),
+        episodes=cfg.episodes,
+        seed=cfg.seed,
+        num_frames=policy.num_frames,
+        record=cfg.video and key == "pixels",
+        pixels_key=key,
+        on_episode=report,
+    )
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    scores = {
+        "run": str(directory.path),
+        "which": cfg.which,
+        "seed": cfg.seed,
+        "returns": evaluation.returns,
+        "lengths": evaluation.lengths,
+        "mean": evaluation.mean,
+        "std": statistics.pstdev(evaluation.returns),
+    }
+    (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
+    print(f"mean return {evaluation.mean:.1f}, standard deviation {scores['std']:.1f}, over {cfg.episodes} episodes")
+    if evaluation.frames:
+        write_video(folder / "episode.mp4", evaluation.frames)
+    if cfg.export is not None:
+        print(f"exported to {export_policy(policy, cfg.export)}")
+    print(f"written to {folder}")
+
+
+if __name__ == "__main__":
+    launch(main, config_name="evaluate", schema=EvaluateConfig)

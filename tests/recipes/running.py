@@ -1,0 +1,40 @@
+"""Running recipes in tests: composing their configs, and training without starting a process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import launch
+import sac_mcurl
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from mcurl_torchrl.training import RunDirectory, tables
+
+RECIPES = Path(launch.__file__).parent
+# Half the steps of preset=smoke, and an evaluation at the end only: an episode of 1000 steps is what takes long.
+SHORT = ["preset=smoke", "total_env_steps=${multiply:${env.action_repeat},26}", "evaluation.interval_env_steps=1000000"]
+TIMINGS = ("milliseconds", "seconds")
+
+
+def settings(*overrides: str, recipe: str = "sac_mcurl") -> DictConfig:
+    with initialize_config_dir(str(launch.CONF), version_base="1.3"):
+        cfg = compose(recipe, overrides=list(overrides))
+    OmegaConf.set_readonly(cfg, True)
+    return cfg
+
+
+def train(folder: Path, *overrides: str) -> RunDirectory:
+    directory = RunDirectory(folder)
+    launch.run_job(sac_mcurl.train, settings(*overrides), directory, list(overrides))
+    return directory
+
+
+def results(directory: RunDirectory) -> dict[str, Any]:
+    """Everything that a run wrote down, but for how long it took."""
+    metrics = tables.read(directory.metrics.path)
+    return {
+        "metrics": [{k: v for k, v in row.items() if not k.startswith(TIMINGS)} for row in metrics],
+        "eval": tables.read(directory.eval.path),
+    }

@@ -1,0 +1,155 @@
+"""The SAC recipe's configs: all compose, say what is published, and refuse what is unknown."""
+
+from __future__ import annotations
+
+import itertools
+
+import launch
+import pytest
+from omegaconf import OmegaConf
+from omegaconf.errors import ConfigAttributeError, ReadonlyConfigError
+from schema import SACRecipeConfig
+
+from tests.recipes.running import settings
+
+TASKS = [
+    *(
+        "ball_in_cup-catch",
+        "cartpole-balance",
+        "cartpole-balance_sparse",
+        "cartpole-swingup",
+        "cartpole-swingup_sparse",
+    ),
+    *("cheetah-run", "finger-spin", "finger-turn_easy", "finger-turn_hard", "hopper-hop", "hopper-stand"),
+    *("pendulum-swingup", "reacher-easy", "reacher-hard", "walker-stand", "walker-walk"),
+]
+ALGOS = ["curl", "mcurl", "rad", "sac", "seq_curl", "state_sac", "sym_curl"]
+
+
+def options(group: str) -> list[str]:
+    return sorted(file.stem for file in (launch.CONF / group).glob("*.yaml"))
+
+
+def test_the_groups_hold_what_the_paper_has():
+    assert options("env") == sorted([*TASKS, "dmc", "gym"])
+    assert options("algo") == ALGOS
+    assert options("preset") == ["cpu", "paper", "smoke"]
+    assert options("reference") == ["code", "paper"]
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_every_combination_composes(algo):
+    for preset, reference in itertools.product(options("preset"), options("reference")):
+        cfg = settings(f"algo={algo}", f"preset={preset}", f"reference={reference}")
+        assert cfg.algo_name == algo
+        OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_has_its_published_settings(task):
+    cfg = settings(f"env={task}")
+    repeat = {"cartpole-swingup": 8, "finger-spin": 2, "walker-walk": 2}.get(task, 4)
+    assert cfg.env.action_repeat == repeat
+    assert cfg.sac.batch_size == (512 if task == "cheetah-run" else 128)
+    assert cfg.sac.lr == (2e-4 if task == "cheetah-run" else 1e-3)
+    assert cfg.contrastive.mask_ratio == (0.6 if task in ("finger-spin", "walker-walk") else 0.5)
+    assert cfg.contrastive.warmup_updates == 24000 // repeat
+
+
+def test_the_defaults_are_the_published_settings():
+    cfg = settings()
+    assert (cfg.env.image_size, cfg.encoder.crop_size, cfg.env.num_frames) == (100, 84, 3)
+    assert (cfg.encoder.num_layers, cfg.encoder.num_filters, cfg.encoder.feature_dim) == (4, 32, 50)
+    assert (cfg.sac.hidden_dim, cfg.sac.gamma, cfg.replay.capacity) == (1024, 0.99, 100_000)
+    assert (cfg.sac.alpha_lr, tuple(cfg.sac.alpha_betas), cfg.sac.alpha_init) == (1e-4, (0.5, 0.999), 0.1)
+    assert (cfg.sac.critic_tau, cfg.sac.encoder_tau, cfg.sac.random_agent_steps) == (0.01, 0.05, 1000)
+    assert (cfg.contrastive.num_slices, cfg.contrastive.slice_len, cfg.contrastive.dropout) == (16, 32, 0.1)
+    assert (cfg.evaluation.interval_env_steps, cfg.evaluation.episodes) == (20_000, 10)
+    assert cfg.env.shadows and cfg.env.multisampling
+
+
+def test_the_paper_reading_differs_where_the_paper_does():
+    code, paper = (OmegaConf.to_container(settings(f"reference={name}"), resolve=True) for name in ("code", "paper"))
+    assert dict(line.split(": ", 1) for line in launch.differences(code, paper)) == {
+        "contrastive.dropout": "0.1 -> 0.0",
+        "contrastive.encoder_lr_scale": "2.0 -> 1.0",
+        "contrastive.negatives": "batch -> sequence",
+        "contrastive.num_slices": "16 -> 8",
+        "contrastive.reduction": "mean -> sum",
+        "contrastive.scale_attention": "True -> False",
+        "contrastive.warmup_initial_scale": "0.0005 -> 0.0",
+        "contrastive.warmup_updates": "3000 -> 6000",
+        "sac.actor_interval_updates": "2 -> 1",
+        "sac.lr": "0.001 -> 0.0001",
+        "sac.target_interval_updates": "2 -> 1",
+        "sac.update_order": "['critic', 'actor', 'targets', 'contrastive'] -> "
+        "['critic', 'actor', 'contrastive', 'targets']",
+    }
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [f"contrastive.mask_ratio={ratio}" for ratio in (0.1, 0.3, 0.5, 0.7, 0.9)],
+        [f"contrastive.num_layers={layers}" for layers in (1, 2, 3, 4)],
+        [f"contrastive.slice_len={length},contrastive.num_slices={512 // length}" for length in (16, 32, 64, 128, 256)],
+    ],
+    ids=["mask ratio", "layers", "T at constant T*B"],
+)
+def test_the_papers_ablations_are_plain_overrides(overrides):
+    for pairs in overrides:
+        assert launch.prepare(pairs.split(","), SACRecipeConfig) == pairs.split(",")
+        settings(*pairs.split(","))
+
+
+def test_a_config_knows_its_keys():
+    cfg = settings()
+    with pytest.raises(ConfigAttributeError, match="bach_size"):
+        _ = cfg.sac.bach_size
+    with pytest.raises((ConfigAttributeError, ReadonlyConfigError)):
+        cfg.sac.batch_size = 3
+
+
+@pytest.mark.parametrize(
+    ("argument", "answers"),
+    [
+        ("env=cartpole-swingupp", ["env=cartpole-swingupp", "cartpole-swingup"]),
+        ("env=walker", ["walker-walk", "walker-stand"]),
+        ("algo=m-curl", ["mcurl"]),
+        ("algo=zzz", ["curl, mcurl, rad, sac, seq_curl, state_sac, sym_curl"]),
+        ("preset=gpu", ["cpu"]),
+        ("reference=papers", ["paper"]),
+        ("sac.bach_size=64", ["'sac.bach_size'", "sac.batch_size"]),
+        ("batch_size=64", ["sac.batch_size"]),
+        ("mask_ratio=0.3", ["contrastive.mask_ratio"]),
+        ("sed=3", ["seed"]),
+        ("+speed=3", ["speed"]),
+        ("sac.lr.x=1", ["sac.lr"]),
+        ("algo=mcurl,currl", ["curl"]),
+    ],
+)
+def test_what_is_unknown_is_refused_with_what_is_close(argument, answers):
+    with pytest.raises(launch.BadCommand) as raised:
+        launch.prepare(["seed=2", argument], SACRecipeConfig)
+    for answer in answers:
+        assert answer in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["env=dmc", "env.task=humanoid-run"],
+        ["-m", "seed=1,2,3", "algo=mcurl,sac"],
+        ["logging.wandb={project: mcurl, mode: offline}"],
+        ["+logging.mlflow.experiment=mcurl"],
+        ["hydra.run.dir=somewhere", "sac.update_order=[critic,actor]"],
+        ["--help"],
+    ],
+)
+def test_what_is_known_is_passed_on(arguments):
+    assert launch.prepare(list(arguments), SACRecipeConfig) == arguments
+
+
+def test_a_command_that_cannot_be_read_is_refused():
+    with pytest.raises(launch.BadCommand, match="seed"):
+        launch.prepare(["seed"], SACRecipeConfig)
