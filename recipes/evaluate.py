@@ -20,7 +20,7 @@ from torch import Tensor
 from mcurl_torchrl import load_policy
 from mcurl_torchrl.training import RunDirectory, evaluate, export_policy, write_video
 
-MAKE_ENV = {"sac_mcurl.py": (sac_builders.make_env, sac_builders.observation_key)}
+MAKE_ENV = {"sac_mcurl": (sac_builders.make_env, sac_builders.observation_key)}
 
 
 def main(cfg: DictConfig) -> None:

@@ -218,7 +218,7 @@ def prepare_directory(directory: RunDirectory, cfg: DictConfig, overrides: list[
         raise BadCommand(f"{directory.path} holds a run already; resume={directory.path} continues it")
     directory.write_config(OmegaConf.to_yaml(compared))
     overrides = [given for given in overrides if given.partition("=")[0] not in ("resume", "resume_changed")]
-    directory.write_manifest(overrides=overrides, device=pick_device(cfg.device), recipe=Path(sys.argv[0]).name)
+    directory.write_manifest(overrides=overrides, device=pick_device(cfg.device), recipe=cfg.recipe)
 
 
 def comparable(cfg: DictConfig) -> dict[str, Any]:

@@ -118,6 +118,7 @@ class SACRecipeConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    recipe: str = "sac_mcurl"  # which script; evaluate.py reads it
     algo_name: str = MISSING
     total_env_steps: int = 500_000
     seed: int = 1

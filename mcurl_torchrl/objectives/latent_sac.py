@@ -113,6 +113,7 @@ class LatentSAC(nn.Module):
             alpha_init=alpha_init,
             target_entropy=float(-action_dim if target_entropy is None else target_entropy),
         )
+        _ = self.sac.target_entropy  # becomes a buffer when first read: a saved state has to find it there
         self.sac.make_value_estimator(gamma=gamma)
         self.target_critic = SoftUpdate(self.sac, tau=critic_tau)
 

@@ -13,8 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from mcurl_torchrl.training import RunDirectory, tables
 
 RECIPES = Path(launch.__file__).parent
-# Half the steps of preset=smoke, and an evaluation at the end only: an episode of 1000 steps is what takes long.
-SHORT = ["preset=smoke", "total_env_steps=${multiply:${env.action_repeat},26}", "evaluation.interval_env_steps=1000000"]
+SMALL = ["preset=smoke", "logging.tensorboard=false"]
 TIMINGS = ("milliseconds", "seconds")
 
 
