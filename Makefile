@@ -1,6 +1,7 @@
 # Each word works alone on a fresh machine: the environment is made first, where it is missing or out of date.
 PYTHON ?= python3
 PYTEST_ARGS ?=
+DEMO_ARGS ?=
 BIN := .venv/bin
 READY := .venv/.stamp
 
@@ -38,9 +39,11 @@ test-slow: $(READY)  ## the tests that take minutes
 mutants: $(READY)  ## break the code in named ways and see that a named test notices each
 	$(BIN)/pytest -m slow tests/test_mutants.py $(PYTEST_ARGS)
 
-demo: $(READY)  ## the replay buffer at work on a rendered task, in under a minute
+DEMO_ENV_STEPS ?= 40000
+demo: $(READY)  ## train M-CURL on cartpole-swingup at CPU sizes; leaves curve.png and videos/ (Ctrl-C saves)
 	@scripts/debian.sh gl
-	$(BIN)/python examples/replay_demo.py
+	$(BIN)/python recipes/sac_mcurl.py env=cartpole-swingup preset=cpu total_env_steps=$(DEMO_ENV_STEPS) \
+		evaluation.interval_env_steps=10000 evaluation.episodes=5 $(DEMO_ARGS)
 
 bench: $(READY)  ## measure what the README claims
 	$(BIN)/python benchmarks/replay.py

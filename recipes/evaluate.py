@@ -12,12 +12,14 @@ from pathlib import Path
 
 import sac_builders
 from hydra.core.hydra_config import HydraConfig
-from launch import BadCommand, launch
+from launch import BadCommand, launch, pick_device
 from omegaconf import DictConfig, OmegaConf
 from schema import EvaluateConfig
 from torch import Tensor
+from yaml import YAMLError
 
 from mcurl_torchrl import load_policy
+from mcurl_torchrl.checks import check_choice
 from mcurl_torchrl.training import RunDirectory, evaluate, export_policy, write_video
 
 MAKE_ENV = {"sac_mcurl": (sac_builders.make_env, sac_builders.observation_key)}
@@ -26,11 +28,12 @@ MAKE_ENV = {"sac_mcurl": (sac_builders.make_env, sac_builders.observation_key)}
 def main(cfg: DictConfig) -> None:
     directory = RunDirectory(cfg.run)
     try:
-        make_env, observation_key = MAKE_ENV[directory.read_manifest()["recipe"]]
-        policy = load_policy(directory.path, which=cfg.which, device=cfg.device)
-    except (OSError, ValueError, RuntimeError) as error:
+        recipe = directory.read_manifest().get("recipe")
+        make_env, observation_key = MAKE_ENV[check_choice("its recipe", recipe, tuple(MAKE_ENV))]
+        policy = load_policy(directory.path, which=cfg.which, device=pick_device(cfg.device))
+        settings = OmegaConf.load(directory.config)
+    except (OSError, ValueError, RuntimeError, YAMLError) as error:
         raise BadCommand(f"run={cfg.run}: {error}") from error
-    settings = OmegaConf.load(directory.config)
     key = observation_key(settings)
 
     def act(observation: Tensor) -> Tensor:

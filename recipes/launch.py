@@ -5,43 +5,45 @@ Nothing here knows what is trained.
 
 from __future__ import annotations
 
-import difflib
+import functools
+import json
 import logging
+import os
 import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 import torch
+from command_line import CONF, BadCommand, prepare, quoted
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
+from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.files import write_file
 from mcurl_torchrl.training import (
     Checkpoints,
     EnvironmentFailed,
     RunDirectory,
+    RunDirectoryInUse,
+    StopRequested,
+    Trackers,
     TrainingRun,
     catch_stop_signals,
     keep_freed_pages,
     make_trackers,
-    recent_runs,
 )
 
-CONF = Path(__file__).parent / "conf"
 # What may differ between a run and its resumption without changing what it computes.
 NOT_COMPARED = ("resume", "resume_changed", "logging.progress")
 
 Train = Callable[[Any, TrainingRun], None]
-
-
-class BadCommand(Exception):
-    """The command line is wrong in a way that the message explains."""
 
 
 def recipe(train: Train, *, config_name: str, schema: type) -> None:
@@ -57,6 +59,7 @@ def recipe(train: Train, *, config_name: str, schema: type) -> None:
 def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type) -> None:
     """Runs a job with the config that the command line asks for; a wrong command ends with a sentence."""
     logging.getLogger("torchrl").setLevel(logging.WARNING)
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra hands its errors on; without, it prints tracebacks
 
     def checked(cfg: DictConfig) -> None:
         # Reading a key that is not there is an error already, by the schema; now writing one is, too.
@@ -64,101 +67,20 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
         try:
             job(cfg)
         except BadCommand as error:
-            sys.exit(f"{Path(sys.argv[0]).name}: {error}")
+            sys.exit(f"{program}: {error}")
+        except Exception as error:
+            explain(Path(HydraConfig.get().runtime.output_dir), error)
 
+    program = Path(sys.argv[0]).name
     try:
         sys.argv[1:] = prepare(sys.argv[1:], schema)
-    except BadCommand as error:
-        sys.exit(f"{Path(sys.argv[0]).name}: {error}")
-    hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(checked)()
-
-
-# -- the command line --------------------------------------------------------------------------------------------------
-
-
-def prepare(arguments: list[str], schema: type) -> list[str]:
-    """Checks what is set on the command line; to resume a run, adds what that run had set."""
-    settings = [argument for argument in arguments if not argument.startswith("-")]
-    if {"-h", "--help", "--hydra-help", "-sc", "--shell-completion"} & set(arguments):
-        return arguments
-    try:
-        overrides = OverridesParser.create().parse_overrides(settings)
-    except OverrideParseException as error:
-        raise BadCommand(f"{error}".strip()) from None
-    for override in overrides:
-        check_override(override, schema)
-    named = [override for override in overrides if override.key_or_group == "resume"]
-    if not named or named[-1].value() is None:
-        return arguments
-    if {"-m", "--multirun"} & set(arguments):
-        raise BadCommand("resume continues one run; it does not go with --multirun")
-    directory = RunDirectory(Path(str(named[-1].value())).absolute())
-    check_resumable(directory)
-    flags = [argument for argument in arguments if argument.startswith("-")]
-    # Hydra's own record of the first start, .hydra/, stays as it is.
-    place = [f"hydra.run.dir={quoted(directory.path)}", "hydra.output_subdir=null"]
-    return [*flags, *directory.read_manifest()["overrides"], *settings, *place]
-
-
-def quoted(path: Path) -> str:
-    """Writes a path so that Hydra's grammar reads it as one string, whatever is in it."""
-    text = str(path).replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{text}'"
-
-
-def check_override(override: Override, schema: type) -> None:
-    key = override.key_or_group
-    if key.partition(".")[0] == "hydra":
-        return
-    group = key.partition("@")[0]
-    if (CONF / group).is_dir():
-        choices = sorted(file.stem for file in (CONF / group).glob("*.yaml"))
-        for choice in chosen(override):
-            if choice not in choices:
-                raise BadCommand(f"{group}={choice}: {did_you_mean(str(choice), choices)}")
-        return
-    names = dict(known_keys(OmegaConf.structured(schema)))
-    parts = key.split(".")
-    # Below a key that takes a dictionary, anything goes.
-    if key not in names and not any(names.get(".".join(parts[:count])) for count in range(1, len(parts))):
-        groups = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
-        raise BadCommand(f"there is no setting {key!r}; {did_you_mean(key, [*groups, *names])}")
-
-
-def chosen(override: Override) -> list[Any]:
-    value = override.value()
-    if isinstance(value, ChoiceSweep):
-        return list(value.list)
-    return [value]
-
-
-def known_keys(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, bool]]:
-    """Yields every dotted key of a config, and whether it takes a dictionary of whatever."""
-    for key in config:
-        name = f"{prefix}{key}"
-        node = config._get_node(key)
-        sections = isinstance(node, DictConfig) and not node._is_none()
-        yield name, name in ("logging.wandb", "logging.mlflow")
-        if sections:
-            yield from known_keys(node, f"{name}.")
-
-
-def did_you_mean(word: str, choices: list[str]) -> str:
-    close = difflib.get_close_matches(word, choices, n=4, cutoff=0.5)
-    # A key given without its section, or in a wrong one, is close to the key of the same last name.
-    close += [name for name in choices if name.split(".")[-1] == word.split(".")[-1] and name not in close]
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    return f"choose one of {', '.join(choices)}"
-
-
-def check_resumable(directory: RunDirectory) -> None:
-    if directory.manifest.is_file() and Checkpoints(directory.checkpoints).latest() is not None:
-        return
-    why = "has no checkpoint" if directory.path.is_dir() else "does not exist"
-    found = recent_runs(directory.path.parent) or recent_runs("runs")
-    listed = "".join(f"\n  resume={run}" for run in found) or " none"
-    raise BadCommand(f"resume={directory.path}: it {why}. Runs that can be resumed:{listed}")
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(checked)()
+    except (BadCommand, HydraException, OmegaConfBaseException, OSError) as error:
+        cause = f"\n{error.__cause__}" if isinstance(error, HydraException) and error.__cause__ else ""
+        sys.exit(f"{program}: {error}{cause}")
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 # -- a run -------------------------------------------------------------------------------------------------------------
@@ -166,59 +88,142 @@ def check_resumable(directory: RunDirectory) -> None:
 
 def run_job(train: Train, cfg: DictConfig, directory: RunDirectory, overrides: list[str]) -> None:
     """Trains in a run directory, from its beginning or from its last checkpoint."""
+    check_settings(cfg)
+    try:
+        with directory.lock(), catch_stop_signals() as stop:
+            run_locked(train, cfg, directory, overrides, stop)
+    except RunDirectoryInUse as error:
+        raise BadCommand(str(error)) from None
+
+
+def run_locked(
+    train: Train, cfg: DictConfig, directory: RunDirectory, overrides: list[str], stop: StopRequested
+) -> None:
     resume = cfg.resume is not None
-    command = shlex.join(["python", sys.argv[0], f"resume={directory.path}"])
-    prepare_directory(directory, cfg, overrides, resume)
+    when_restored = prepare_directory(directory, cfg, overrides, resume)
+    if resume and (said := already_finished(cfg, directory)):
+        print(said, file=sys.stderr)
+        return
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
     keep_freed_pages()
-    with directory.lock(), catch_stop_signals() as stop:
-        trackers = make_trackers(
-            directory.path,
-            tensorboard=cfg.logging.tensorboard,
-            wandb=cfg.logging.wandb,
-            mlflow=cfg.logging.mlflow,
-            run_name=directory.path.name,
-            config=OmegaConf.to_container(cfg, resolve=True),
-            resume_step=Checkpoints(directory.checkpoints).latest().step * cfg.env.action_repeat if resume else None,
-        )
-        run = open_run(cfg, directory, resume, trackers, stop)
-        failed = True
-        try:
-            train(cfg, run)
-            failed = False
-        except EnvironmentFailed as error:
-            run.save(run.completed)
-            explain(directory, error, f"saved at agent step {run.completed}; to go on with a new episode:\n  {command}")
-        except Exception as error:
-            explain(directory, error, f"to go on from the last checkpoint, if there is one:\n  {command}")
-        finally:
-            trackers.close(failed=failed)
+    failed, trackers, run = True, Trackers([]), None
+    try:
+        trackers = open_trackers(cfg, directory, resume)
+        run = open_run(cfg, directory, resume, when_restored, trackers, stop)
+        train(cfg, run)
+        failed = False
+    except EnvironmentFailed as error:
+        explain(directory.path, error, save_after(run), how_to_go_on(directory))
+    except Exception as error:
+        explain(directory.path, error, how_to_go_on(directory))
+    except KeyboardInterrupt:
+        print(f"interrupted in the middle of a step; {how_to_go_on(directory)}", file=sys.stderr)
+        sys.exit(130)
+    finally:
+        trackers.close(failed=failed)
     if stop.requested and not run.finished:
-        print(f"stopped by {stop.signal_name} at agent step {run.completed:,}; to go on:\n  {command}", file=sys.stderr)
+        print(
+            f"stopped by {stop.signal_name} at agent step {run.completed:,}; {how_to_go_on(directory)}", file=sys.stderr
+        )
         sys.exit(130 if stop.signal_name == "SIGINT" else 143)
+    if Checkpoints(directory.checkpoints).latest().step < run.completed:
+        sys.exit(f"trained to the end, which could not be saved; {how_to_go_on(directory)}")
     print(f"finished: {directory.path}", file=sys.stderr)
 
 
-def prepare_directory(directory: RunDirectory, cfg: DictConfig, overrides: list[str], resume: bool) -> None:
-    """Writes down what is run, or sees that it is what was run before."""
+def check_settings(cfg: DictConfig) -> None:
+    """Refuses numbers that no run can have, by the names under which they were set."""
+    try:
+        for key in (
+            "env.action_repeat",
+            "evaluation.interval_env_steps",
+            "evaluation.episodes",
+            "checkpoint.interval_agent_steps",
+            "checkpoint.keep_last",
+            "logging.interval_agent_steps",
+        ):
+            check_count(key, OmegaConf.select(cfg, key))
+        if cfg.threads is not None:
+            check_count("threads", cfg.threads)
+        pick_device(cfg.device)
+    except ValueError as error:
+        raise BadCommand(str(error)) from None
+    if cfg.total_env_steps < cfg.env.action_repeat:
+        raise BadCommand(
+            f"total_env_steps={cfg.total_env_steps}; it must be at least env.action_repeat={cfg.env.action_repeat}, "
+            "which is one agent step"
+        )
+    if cfg.seed < 0:
+        raise BadCommand(f"seed={cfg.seed}; it must be at least 0")
+
+
+def prepare_directory(
+    directory: RunDirectory, cfg: DictConfig, overrides: list[str], resume: bool
+) -> Callable[[], None] | None:
+    """Writes down what is run, or sees that it is what was run before; returns what writes down the changes."""
     compared = comparable(cfg)
+    overrides = [given for given in overrides if given.partition("=")[0] not in ("resume", "resume_changed")]
     if resume:
-        saved = OmegaConf.load(directory.config)
-        changed = list(differences(OmegaConf.to_container(saved), compared))
+        changed = list(differences(saved_config(directory), compared))
         if changed and not cfg.resume_changed:
             listed = "".join(f"\n  {line}" for line in changed)
             raise BadCommand(
                 f"the run was started with other settings:{listed}\nresume_changed=true goes on with the new ones"
             )
-        if changed:
-            directory.write_config(OmegaConf.to_yaml(compared))
-        return
+        return functools.partial(change_settings, directory, compared, overrides) if changed else None
     if directory.manifest.exists():
-        raise BadCommand(f"{directory.path} holds a run already; resume={directory.path} continues it")
+        if Checkpoints(directory.checkpoints).latest() is not None:
+            raise BadCommand(f"{directory.path} holds a run already; resume={quoted(directory.path)} continues it")
+        raise BadCommand(
+            f"{directory.path} holds a run already, which has no checkpoint: remove it, or use another directory"
+        )
     directory.write_config(OmegaConf.to_yaml(compared))
-    overrides = [given for given in overrides if given.partition("=")[0] not in ("resume", "resume_changed")]
     directory.write_manifest(overrides=overrides, device=pick_device(cfg.device), recipe=cfg.recipe)
+    return None
+
+
+def change_settings(directory: RunDirectory, settings: dict[str, Any], overrides: list[str]) -> None:
+    """Writes down what a run goes on with. Called once it does: a change that does not fit leaves it as it was."""
+    manifest = {**directory.read_manifest(), "overrides": overrides}
+    write_file(directory.manifest, (json.dumps(manifest, indent=2) + "\n").encode())
+    directory.write_config(OmegaConf.to_yaml(settings))
+
+
+def saved_config(directory: RunDirectory) -> Any:
+    try:
+        return OmegaConf.to_container(OmegaConf.load(directory.config))
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        raise BadCommand(f"resume={directory.path}: {directory.config.name} cannot be read: {error}") from None
+
+
+def already_finished(cfg: DictConfig, directory: RunDirectory) -> str | None:
+    """Returns what to say when there is nothing left to do."""
+    env_steps = Checkpoints(directory.checkpoints).latest().step * cfg.env.action_repeat
+    if env_steps < cfg.total_env_steps // cfg.env.action_repeat * cfg.env.action_repeat:
+        return None
+    longer = f"total_env_steps={2 * env_steps} resume_changed=true"
+    return f"{directory.path} is finished, after {env_steps:,} env steps; to go on for longer, add for example {longer}"
+
+
+def how_to_go_on(directory: RunDirectory) -> str:
+    """Says where the last checkpoint is, and what to type in a shell."""
+    latest = Checkpoints(directory.checkpoints).latest()
+    if latest is None:
+        return "nothing was saved yet"
+    command = shlex.join([sys.orig_argv[0], sys.argv[0], f"resume={quoted(directory.path)}"])
+    return f"to go on from the checkpoint of agent step {latest.step:,}:\n  {command}"
+
+
+def save_after(run: TrainingRun | None) -> str:
+    """Saves a run whose environment failed after its last whole step; returns what is wrong with that, if anything."""
+    if run is None or run.completed == 0:
+        return ""
+    try:
+        run.save(run.completed)
+    except Exception as error:
+        return f"not saved at agent step {run.completed:,}: {error}"
+    return ""
 
 
 def comparable(cfg: DictConfig) -> dict[str, Any]:
@@ -243,12 +248,38 @@ def differences(before: Any, now: Any, name: str = "") -> Iterator[str]:
 
 
 def pick_device(name: str) -> torch.device:
-    if name != "auto":
-        return torch.device(name)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """Returns the device, or raises a ValueError if there is none of the name here."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition(". ")[0]
+        raise ValueError(f"device={name} cannot be used here: {reason}; use device=cpu or device=auto") from None
+    return device
 
 
-def open_run(cfg: DictConfig, directory: RunDirectory, resume: bool, trackers: Any, stop: Any) -> TrainingRun:
+def open_trackers(cfg: DictConfig, directory: RunDirectory, resume: bool) -> Trackers:
+    return make_trackers(
+        directory.path,
+        tensorboard=cfg.logging.tensorboard,
+        wandb=cfg.logging.wandb or None,
+        mlflow=cfg.logging.mlflow or None,
+        run_name=directory.path.name,
+        config=OmegaConf.to_container(cfg, resolve=True),
+        resume_step=Checkpoints(directory.checkpoints).latest().step * cfg.env.action_repeat if resume else None,
+    )
+
+
+def open_run(
+    cfg: DictConfig,
+    directory: RunDirectory,
+    resume: bool,
+    when_restored: Callable[[], None] | None,
+    trackers: Trackers,
+    stop: StopRequested,
+) -> TrainingRun:
     repeat = cfg.env.action_repeat
     device = pick_device(cfg.device)
     return TrainingRun(
@@ -266,6 +297,7 @@ def open_run(cfg: DictConfig, directory: RunDirectory, resume: bool, trackers: A
         video=cfg.evaluation.video,
         num_frames=cfg.env.num_frames,
         resume=resume,
+        when_restored=when_restored,
         trackers=trackers,
         stop=stop,
         progress=cfg.logging.progress,
@@ -273,9 +305,13 @@ def open_run(cfg: DictConfig, directory: RunDirectory, resume: bool, trackers: A
     )
 
 
-def explain(directory: RunDirectory, error: Exception, what_next: str) -> None:
+def explain(folder: Path, error: Exception, *what_next: str) -> NoReturn:
     """Ends the program with a message; the traceback goes to a file."""
-    log = directory.path / "error.log"
-    with open(log, "a", encoding="utf-8") as file:
-        traceback.print_exception(error, file=file)
-    sys.exit(f"{type(error).__name__}: {error}\n(the traceback is in {log})\n{what_next}")
+    log = folder / "error.log"
+    try:
+        with open(log, "a", encoding="utf-8") as file:
+            traceback.print_exception(error, file=file)
+        where = f"the traceback is in {log}"
+    except OSError as full:
+        where = f"the traceback could not be written: {full}"
+    sys.exit("\n".join([f"{type(error).__name__}: {error}", f"({where})", *filter(None, what_next)]))

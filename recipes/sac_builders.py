@@ -28,11 +28,31 @@ from mcurl_torchrl import (
     make_dmc_env,
     make_pixel_env,
 )
-from mcurl_torchrl.checks import check_choice
+from mcurl_torchrl.checks import check_choice, check_count
 from mcurl_torchrl.modules import GaussianPolicy, MomentumCopy
 from mcurl_torchrl.replay import FrameSlices
 
 QUERY, KEY = ("mcurl", "query_pixels"), ("mcurl", "key_pixels")
+UPDATES = ("critic", "actor", "targets", "contrastive")
+
+
+def check_settings(cfg: SACRecipeConfig) -> None:
+    """Refuses settings with which nothing, or not what was asked for, would be learned."""
+    for part in cfg.sac.update_order:
+        check_choice("sac.update_order", part, UPDATES)
+    for name in ("batch_size", "updates_per_agent_step", "actor_interval_updates", "target_interval_updates"):
+        check_count(f"sac.{name}", getattr(cfg.sac, name))
+    settings, random_steps = cfg.contrastive, cfg.sac.random_agent_steps
+    if settings.objective == "masked" and settings.views == "batch":
+        raise ValueError("contrastive.views=batch has no neighbours to mask; contrastive.objective=masked needs slices")
+    least = settings.slice_len if settings.objective != "none" and settings.views == "slices" else 1
+    if random_steps < least:
+        raise ValueError(f"sac.random_agent_steps={random_steps}; it must be at least {least}, to fill the first batch")
+    if random_steps * cfg.env.action_repeat >= cfg.total_env_steps:
+        raise ValueError(
+            f"sac.random_agent_steps={random_steps} of env.action_repeat={cfg.env.action_repeat} are all of "
+            f"total_env_steps={cfg.total_env_steps}: nothing would be learned"
+        )
 
 
 def observation_key(cfg: SACRecipeConfig) -> str:
@@ -43,6 +63,8 @@ def make_env(cfg: SACRecipeConfig) -> EnvBase:
     """Makes an environment with images (or states) and actions in [-1, 1]."""
     env: EnvConfig = cfg.env
     if check_choice("env.backend", env.backend, ("dmc", "gym")) == "dmc":
+        if env.task is None:
+            raise ValueError("env=dmc needs a task of the suite: env.task=humanoid-run, say")
         made = make_dmc_env(
             env.task,
             action_repeat=env.action_repeat,
@@ -55,6 +77,8 @@ def make_env(cfg: SACRecipeConfig) -> EnvBase:
         )
     elif observation_key(cfg) == "state":
         raise ValueError("algo=state_sac learns from the low-level state of DMControl tasks; env=gym has images only")
+    elif env.id is None:
+        raise ValueError("env=gym needs what gymnasium.make takes: env.id=CarRacing-v3, say")
     else:
         made = make_pixel_env(
             env.id,
@@ -65,7 +89,7 @@ def make_env(cfg: SACRecipeConfig) -> EnvBase:
         )
     if not made.action_spec.dtype.is_floating_point:
         raise ValueError(
-            f"SAC needs continuous actions; {env.task or env.id} has discrete ones ({made.action_spec}): "
+            f"SAC needs continuous actions; {env.task or env.id} has {made.action_spec.shape[-1]} discrete ones: "
             "use recipes/rainbow_mcurl.py"
         )
     return made

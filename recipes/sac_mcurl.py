@@ -26,6 +26,7 @@ from mcurl_torchrl.training import (
 
 
 def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
+    build.check_settings(cfg)
     seed_everything(cfg.seed)
     env, evaluation_env = build.make_env(cfg), build.make_env(cfg)
     sac = build.make_sac(cfg, env, run.device)
@@ -48,6 +49,8 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
     def mean_action(observation: Tensor) -> Tensor:
         return sac.policy(observation.to(run.device)).cpu()
 
+    if run.begin() == 0:
+        run.evaluate(0, mean_action, evaluation_env, pixels_key=stream.pixels_key)
     for step in run.agent_steps():
         warming_up = step <= cfg.sac.random_agent_steps
         with run.timed("env"):

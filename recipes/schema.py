@@ -103,8 +103,8 @@ class CheckpointConfig:
 class LoggingConfig:
     interval_agent_steps: int = 100
     tensorboard: bool = True
-    wandb: dict[str, Any] | None = None  # for example {project: mcurl, mode: offline}
-    mlflow: dict[str, Any] | None = None  # for example {experiment: mcurl}
+    wandb: Any = None  # null or, for example, {project: mcurl, mode: offline}
+    mlflow: Any = None  # null or, for example, {experiment: mcurl}
     progress: bool | None = None  # null: a bar on a terminal, lines elsewhere
 
 

@@ -19,6 +19,9 @@ HISTORIES = "tests/replay/test_frame_buffer_histories.py::test_random_histories"
 BY_HAND = "tests/replay/test_frame_buffer.py::TestByHand"
 GOLDEN = "tests/objectives/test_golden.py"
 LOSS = "tests/objectives/test_masked_contrastive.py"
+UPDATE = "tests/recipes/test_sac_update.py"
+RUNS = "tests/recipes/test_sac_runs.py"
+RESUME = "tests/recipes/test_sac_resume.py"
 
 
 @dataclass(frozen=True)
@@ -323,7 +326,7 @@ MUTANTS = [
     Mutant(
         "pixels are not scaled",
         "modules/encoders.py",
-        "memory_format=torch.channels_last) / 255.0",
+        "memory_format=torch.channels_last).div_(255.0)",
         "memory_format=torch.channels_last)",
         GOLDEN,
     ),
@@ -334,13 +337,127 @@ MUTANTS = [
         "return 1.0",
         "tests/training/test_schedules.py",
     ),
+    Mutant(
+        "the next critic latent comes from the online encoder",
+        "objectives/latent_sac.py",
+        'latents.set(("next", "critic_latent"), self.target_encoder(pixels))',
+        'latents.set(("next", "critic_latent"), self.encoder(pixels))',
+        UPDATE,
+    ),
+    Mutant(
+        "the next actor latent comes from the critic's projection",
+        "objectives/latent_sac.py",
+        "self.policy.projection(self.policy.encoder.features(pixels)))",
+        "self.policy.encoder(pixels))",
+        UPDATE,
+    ),
+    Mutant(
+        "the actor's loss reaches the convolutions",
+        "objectives/latent_sac.py",
+        """        with torch.no_grad():
+            features = self""",
+        """        if True:
+            features = self""",
+        f"{RUNS}::test_the_actor_loss_never_reaches_the_convolutions",
+    ),
+    Mutant(
+        "alpha's loss is linear in its logarithm",
+        "objectives/latent_sac.py",
+        "(self.sac.log_alpha.exp() * -(log_prob",
+        "(self.sac.log_alpha * -(log_prob",
+        UPDATE,
+    ),
+    Mutant(
+        "Q's loss is not squared",
+        "objectives/latent_sac.py",
+        'loss_function="l2"',
+        'loss_function="smooth_l1"',
+        UPDATE,
+    ),
+    Mutant(
+        "the copy moves the wrong way",
+        "modules/momentum.py",
+        "list(network.parameters()), self.tau)",
+        "list(network.parameters()), 1 - self.tau)",
+        "tests/modules/test_heads.py::test_a_momentum_copy_follows_by_tau",
+    ),
+    Mutant(
+        "the scale is bounded elsewhere",
+        "modules/heads.py",
+        "(torch.tanh(log_std) + 1)",
+        "torch.tanh(log_std)",
+        "tests/modules/test_heads.py",
+    ),
+    Mutant(
+        "targets move before the actor",
+        "../recipes/conf/reference/code.yaml",
+        "[critic, actor, targets, contrastive]",
+        "[critic, targets, actor, contrastive]",
+        "tests/recipes/test_configs.py",
+    ),
+    Mutant(
+        "the contrastive step comes before the targets",
+        "../recipes/conf/reference/code.yaml",
+        "[critic, actor, targets, contrastive]",
+        "[critic, actor, contrastive, targets]",
+        UPDATE,
+    ),
+    Mutant(
+        "the encoder's contrastive learning rate is not doubled",
+        "../recipes/conf/reference/code.yaml",
+        "encoder_lr_scale: 2.0",
+        "encoder_lr_scale: 1.0",
+        UPDATE,
+    ),
+    Mutant(
+        "the actor steps in every update",
+        "../recipes/sac_mcurl.py",
+        "number % cfg.sac.actor_interval_updates == 0",
+        "True",
+        UPDATE,
+    ),
+    Mutant(
+        "random states are not saved",
+        "training/run.py",
+        '"random": GlobalRNGState(), ',
+        "",
+        f"{RESUME}::test_terminated_and_resumed",
+    ),
+    Mutant(
+        "an episode that was under way begins anew",
+        "training/episodes.py",
+        "            if bool(self._take(action)",
+        "            if True or bool(self._take(action)",
+        "tests/training/test_episodes.py",
+    ),
+    Mutant(
+        "evaluation uses the policy's noise",
+        "../recipes/sac_mcurl.py",
+        "return sac.policy(observation.to(run.device)).cpu()",
+        "return sac.policy.sample(observation.to(run.device)).cpu()",
+        f"{RUNS}::test_a_loaded_policy_acts_as_the_trained_one",
+    ),
+    Mutant(
+        "rows of after the checkpoint stay",
+        "training/run.py",
+        "self.directory.truncate_after(restored.step)",
+        "pass",
+        RESUME,
+    ),
+    Mutant(
+        "an action is repeated over the episode's end",
+        "envs/dmc_simulator.py",
+        "            if time_step.last():\n                break",
+        "            pass",
+        "tests/envs/test_dmc.py::test_the_last_step_repeats_only_to_the_time_limit",
+    ),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_test_notices(mutant: Mutant, tmp_path: Path) -> None:
-    for folder in ("mcurl_torchrl", "tests"):
+    for folder in ("mcurl_torchrl", "recipes", "tests"):
         shutil.copytree(REPO / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(REPO / "pyproject.toml", tmp_path)
     file = tmp_path / "mcurl_torchrl" / mutant.file

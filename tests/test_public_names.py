@@ -13,6 +13,7 @@ PROMISED = {
     "ContrastiveLoss",
     "EpisodeSliceSampler",
     "FrameReplayBuffer",
+    "LatentSAC",
     "MaskObservations",
     "MaskedContrastiveLoss",
     "PixelEncoder",
@@ -22,6 +23,9 @@ PROMISED = {
     "StackFrames",
     "TransitionSampler",
     "inverse_sqrt_warmup",
+    "load_policy",
+    "make_dmc_env",
+    "make_pixel_env",
 }
 
 

@@ -164,7 +164,7 @@ def _make_registered(name: str, render: bool) -> gymnasium.Env:
     import gymnasium
 
     try:
-        return gymnasium.make(name, render_mode="rgb_array" if render else None)
+        return gymnasium.make(name, render_mode="rgb_array") if render else gymnasium.make(name)
     except gymnasium.error.UnregisteredEnv as error:
         close = difflib.get_close_matches(name, gymnasium.registry)
         hint = f"did you mean one of {close}?" if close else "gymnasium.registry lists all that are"

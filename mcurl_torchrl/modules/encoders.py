@@ -47,7 +47,7 @@ class _ConvEncoder(nn.Module):
         lead = pixels.shape[:-3]
         images = pixels.reshape(-1, *expected)
         if images.dtype == torch.uint8:
-            images = images.to(self.dtype, memory_format=torch.channels_last) / 255.0
+            images = images.to(self.dtype, memory_format=torch.channels_last).div_(255.0)
         elif not images.is_floating_point():
             raise ValueError(f"pixels must be uint8 or floating point; got {pixels.dtype}")
         else:

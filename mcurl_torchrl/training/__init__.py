@@ -13,7 +13,7 @@ from mcurl_torchrl.training.diagnostics import (
 from mcurl_torchrl.training.episodes import EnvironmentFailed, EpisodeStream, ReplayedDifferently
 from mcurl_torchrl.training.evaluation import Evaluation, evaluate
 from mcurl_torchrl.training.optimizing import optimize
-from mcurl_torchrl.training.policies import FramePolicy, export_policy, load_policy
+from mcurl_torchrl.training.policies import FramePolicy, describe_policy, export_policy, load_policy
 from mcurl_torchrl.training.progress import Progress
 from mcurl_torchrl.training.run import TrainingRun
 from mcurl_torchrl.training.run_directory import RunDirectory, RunDirectoryInUse, recent_runs
@@ -44,6 +44,7 @@ __all__ = [
     "catch_stop_signals",
     "check_finite",
     "derive_seed",
+    "describe_policy",
     "effective_rank",
     "evaluate",
     "export_policy",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,11 +18,11 @@ __all__ = ["EnvironmentFailed", "EpisodeStream", "ReplayedDifferently"]
 
 
 class EnvironmentFailed(RuntimeError):
-    """An environment raised an error; the message says in which episode and at which of its steps."""
+    """An environment raised an error or gave a reward that is no number; says in which episode and at which step."""
 
 
-class ReplayedDifferently(RuntimeError):
-    """An environment, given the same seed and actions, did not come to where it was."""
+class ReplayedDifferently(RuntimeWarning):
+    """An environment, given the same seed and actions, did not come to where it was; a new episode begins."""
 
 
 class EpisodeStream:
@@ -69,7 +71,8 @@ class EpisodeStream:
             The step as TorchRL lays it out: observation, action and what came ``"next"``.
 
         Raises:
-            EnvironmentFailed: if the environment raises an error. The next step begins a new episode.
+            EnvironmentFailed: if the environment raises an error, or gives a reward that is not finite. The next step
+                begins a new episode.
         """
         if self._root is None:
             self._begin(self.episode + 1)
@@ -89,7 +92,7 @@ class EpisodeStream:
         assert self._root is not None
         root = self._root.set("action", action)
         self._actions.append(action.detach().cpu().clone())
-        step = self._guarded(lambda: self.env.step(root))
+        step = self._guarded(lambda: _with_finite_reward(self.env.step(root)))
         self.episode_return += float(step["next", "reward"])
         over = bool(step["next", "done"])
         self._root = None if over else self.env.step_mdp(step)
@@ -135,17 +138,30 @@ class EpisodeStream:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Brings the environment to where it was.
 
-        Raises:
-            ReplayedDifferently: if the environment comes to something else. The stream then stands before the next
-                episode, and can be used.
+        Warns with :class:`ReplayedDifferently` if it comes to something else, and stands before the next episode then:
+        an environment that is not deterministic is no reason to lose a run.
         """
         self.seed, self.last_return = state["seed"], state["last_return"]
         self._root, self.episode, self._actions = None, state["episode"], []
         if state["observation"] is None:
             return
-        if not self._comes_to(state):
+        try:
+            otherwise = "" if self._comes_to(state) else "went another way: this environment is not deterministic"
+        except EnvironmentFailed as error:
+            otherwise = f"did not get there: {error}"
+        if otherwise:
             self._root = None
-            raise ReplayedDifferently(
-                f"episode {state['episode']}, given its seed and its {len(state['actions'])} actions again, went "
-                "another way: this environment is not deterministic, so the run continues with a new episode"
+            warnings.warn(
+                f"episode {state['episode']}, given its seed and its {len(state['actions'])} actions again, "
+                f"{otherwise}; the run continues with a new episode",
+                ReplayedDifferently,
+                stacklevel=2,
             )
+
+
+def _with_finite_reward(step: TensorDictBase) -> TensorDictBase:
+    # In the replay buffer it would spoil every later update, and every checkpoint.
+    reward = float(step["next", "reward"])
+    if not math.isfinite(reward):
+        raise ValueError(f"its reward is {reward}; it must be finite")
+    return step

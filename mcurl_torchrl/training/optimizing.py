@@ -1,11 +1,16 @@
-"""One step of one or several optimizers on a loss."""
+"""One step of optimizers on a loss, and optimizers that keep their options when a state is restored."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
-__all__ = ["optimize"]
+__all__ = ["keeping_options", "optimize"]
 
 
 def optimize(loss: Tensor, *optimizers: Optimizer) -> None:
@@ -30,3 +35,41 @@ def optimize(loss: Tensor, *optimizers: Optimizer) -> None:
     loss.backward()
     for optimizer in optimizers:
         optimizer.step()
+
+
+@contextlib.contextmanager
+def keeping_options(parts: Iterable[Any]) -> Iterator[None]:
+    """Lets optimizers and schedules keep the options they were built with, while their states are restored inside.
+
+    A saved state has the options of old, learning rates among them; a run may be resumed with other ones.
+
+    Args:
+        parts (iterable): whatever is restored; optimizers and schedules are found in it.
+    """
+    parts = list(parts)
+    optimizers = [part for part in parts if isinstance(part, Optimizer)]
+    schedules = [part for part in parts if isinstance(part, LRScheduler)]
+    options = [[_options(group) for group in optimizer.param_groups] for optimizer in optimizers]
+    rates = [list(schedule.base_lrs) for schedule in schedules]
+    yield
+    for optimizer, wanted in zip(optimizers, options, strict=True):
+        for group, given in zip(optimizer.param_groups, wanted, strict=True):
+            _change_options(group, given)
+    for schedule, base_lrs in zip(schedules, rates, strict=True):
+        schedule.base_lrs = base_lrs
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    """Returns what an optimizer's group was built with: with a schedule, not the learning rate of now."""
+    given = {name: value for name, value in group.items() if name not in ("params", "lr", "initial_lr")}
+    return {**given, "base_lr": group.get("initial_lr", group["lr"])}
+
+
+def _change_options(group: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Gives a group other options; a schedule goes on from where it is."""
+    before, after = _options(group)["base_lr"], wanted["base_lr"]
+    group.update({name: value for name, value in wanted.items() if name != "base_lr"})
+    if before != after:
+        group["lr"] = group["lr"] * after / before if before else after
+        if "initial_lr" in group:
+            group["initial_lr"] = after

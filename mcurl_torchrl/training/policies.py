@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.modules import GaussianPolicy
-from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, Checkpoints
+from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, Checkpoints, SavedCheckpoint
 
 __all__ = ["FramePolicy", "describe_policy", "export_policy", "load_policy"]
 
@@ -83,7 +85,9 @@ class FramePolicy(nn.Module):
         return frame.to(next(self.network.parameters()).device, dtype)
 
 
-def load_policy(run_or_checkpoint: str | Path, *, which: str | int = "latest", device: str = "cpu") -> FramePolicy:
+def load_policy(
+    run_or_checkpoint: str | Path, *, which: str | int = "latest", device: torch.device | str = "cpu"
+) -> FramePolicy:
     """Loads what a run has learned to do: encoder and actor, without anything that only training needs.
 
     No code from the files is run.
@@ -92,40 +96,69 @@ def load_policy(run_or_checkpoint: str | Path, *, which: str | int = "latest", d
         run_or_checkpoint (str or Path): a run directory, or one of its checkpoints.
 
     Keyword Args:
-        which (str or int): of a run's checkpoints, ``"latest"``, ``"best"`` (by evaluation) or an agent step. Defaults
-            to ``"latest"``.
-        device (str): where to act. Defaults to the CPU.
+        which (str or int): of a run's checkpoints, ``"latest"`` (of those that are whole), ``"best"`` (by evaluation)
+            or an agent step. Defaults to ``"latest"``.
+        device (torch.device or str): where to act. Defaults to the CPU.
 
     Raises:
         FileNotFoundError: if there is no run or checkpoint.
         ValueError: on another ``which``, and on a checkpoint without a policy that this release knows.
         CheckpointNotRestored: if the files are damaged.
+
+    Examples:
+        >>> import tempfile
+        >>> import torch
+        >>> from mcurl_torchrl import load_policy
+        >>> from mcurl_torchrl.modules import GaussianPolicy
+        >>> from mcurl_torchrl.training import Checkpoints, describe_policy
+        >>> trained = GaussianPolicy([9, 40, 40], 2, crop_size=32, hidden_dim=16)  # what a recipe saves of its policy
+        >>> info = {"policy": describe_policy(trained, num_frames=3)}
+        >>> with tempfile.TemporaryDirectory() as run:
+        ...     _ = Checkpoints(f"{run}/checkpoints").save(1000, components={"policy": trained}, info=info)
+        ...     policy = load_policy(run)
+        >>> policy.reset()
+        >>> policy(torch.zeros(40, 40, 3, dtype=torch.uint8)).shape
+        torch.Size([2])
     """
     path = Path(run_or_checkpoint)
     checkpoints = Checkpoints(path / "checkpoints")
     if path.name.startswith("checkpoint-"):
-        checkpoints, which = Checkpoints(path.parent), int(path.name.removeprefix("checkpoint-"))
+        checkpoints, which = Checkpoints(path.parent), path.name.removeprefix("checkpoint-")
     saved = {found.step: found for found in checkpoints.list()}
     if not saved:
         raise FileNotFoundError(f"{path} is no run directory with a checkpoint, and no checkpoint")
     if which == "latest":
-        chosen = checkpoints.latest()
-    elif which == "best":
-        chosen = checkpoints.best() or checkpoints.latest()
-    else:
-        chosen = saved.get(int(which)) if str(which).isdigit() else None
+        return _load_newest(checkpoints).eval().to(device)
+    chosen = checkpoints.best() or checkpoints.latest() if which == "best" else None
+    if str(which).isdecimal():
+        chosen = saved.get(int(which))
     if chosen is None:
         raise ValueError(f"which={which!r}; choose 'latest', 'best' or one of the steps {sorted(saved)}")
+    return _load(checkpoints, chosen).eval().to(device)
+
+
+def _load_newest(checkpoints: Checkpoints) -> FramePolicy:
+    """Loads the newest policy that is whole; warns about newer ones that are damaged."""
+    *newer, oldest = reversed(checkpoints.list())
+    for found in newer:
+        try:
+            return _load(checkpoints, found)
+        except (CheckpointNotRestored, ValueError) as error:
+            warnings.warn(f"checkpoint {found.path} is passed over: {error}", RuntimeWarning, stacklevel=3)
+    return _load(checkpoints, oldest)
+
+
+def _load(checkpoints: Checkpoints, chosen: SavedCheckpoint) -> FramePolicy:
     described = chosen.info.get("policy")
-    if not isinstance(described, dict) or described.get("kind") not in _KINDS:
+    if not isinstance(described, dict) or str(described.get("kind")) not in _KINDS:
         raise ValueError(f"{chosen.path} holds no policy of a kind that is known here: {sorted(_KINDS)}")
     try:
         network = _KINDS[described["kind"]](**described["settings"])
-        policy = FramePolicy(network, num_frames=described["num_frames"])
-    except (TypeError, KeyError, ValueError) as error:
+        policy = FramePolicy(network, num_frames=check_count("num_frames", described["num_frames"]))
+    except (TypeError, KeyError, ValueError, RuntimeError) as error:
         raise CheckpointNotRestored(f"{chosen.path} describes its policy wrongly: {error}") from None
     checkpoints.restore(components={"policy": network}, step=chosen.step)
-    return policy.eval().to(device)
+    return policy
 
 
 def export_policy(policy: FramePolicy, path: str | Path) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import EnvBase
 
@@ -20,10 +19,12 @@ from mcurl_torchrl.modules import GaussianPolicy
 from mcurl_torchrl.replay import FrameReplayBuffer
 from mcurl_torchrl.training import tables
 from mcurl_torchrl.training.checkpoints import CheckpointNotSaved, Checkpoints
+from mcurl_torchrl.training.clock import Clock
 from mcurl_torchrl.training.curves import plot_learning_curve
 from mcurl_torchrl.training.diagnostics import check_finite
-from mcurl_torchrl.training.episodes import EpisodeStream, ReplayedDifferently
+from mcurl_torchrl.training.episodes import EnvironmentFailed
 from mcurl_torchrl.training.evaluation import Evaluation, evaluate
+from mcurl_torchrl.training.optimizing import keeping_options
 from mcurl_torchrl.training.policies import describe_policy
 from mcurl_torchrl.training.progress import Progress
 from mcurl_torchrl.training.run_directory import RunDirectory
@@ -38,8 +39,8 @@ __all__ = ["TrainingRun"]
 class TrainingRun:
     """Logs, evaluates, saves and resumes, so that a training loop is left with what it trains.
 
-    A loop calls :meth:`track` with everything that has to be saved, then takes its steps from :meth:`agent_steps`,
-    which begin after the last checkpoint where there is one, and end early when somebody asks for it.
+    A loop calls :meth:`track` with everything that has to be saved, :meth:`begin`, then takes its steps from
+    :meth:`agent_steps`, which begin after the last checkpoint where there is one, and end early when somebody asks.
 
     Everything that is logged or saved happens at fixed agent steps, and all randomness is in what is saved: a run that
     was killed and resumed is the same, bit for bit, as one that was not (on a CPU, with the same number of threads).
@@ -62,6 +63,7 @@ class TrainingRun:
         num_frames (int): how many frames an observation stacks. Defaults to 1.
         fps (float): of the videos. Defaults to 30.
         resume (bool): whether to go on from the last checkpoint. Defaults to False.
+        when_restored (callable, optional): called once that checkpoint is restored.
         trackers (Trackers, optional): who else wants the numbers.
         stop (StopRequested, optional): who may ask the run to stop.
         progress (bool, optional): as in :class:`~mcurl_torchrl.training.Progress`. Defaults to None.
@@ -87,6 +89,7 @@ class TrainingRun:
         num_frames: int = 1,
         fps: float = 30.0,
         resume: bool = False,
+        when_restored: Callable[[], None] | None = None,
         trackers: Trackers | None = None,
         stop: StopRequested | None = None,
         progress: bool | None = None,
@@ -110,6 +113,7 @@ class TrainingRun:
         self.reference: dict[str, tuple[int, float]] = {}
         self.info: dict[str, Any] = {}
         self.resume = resume
+        self.when_restored = when_restored
         self.trackers = Trackers([]) if trackers is None else trackers
         self.stop = StopRequested() if stop is None else stop
         self.hint_when_slow = hint_when_slow
@@ -117,7 +121,7 @@ class TrainingRun:
         self._show_progress = progress
         self._components: dict[str, Any] = {}
         self._replay: FrameReplayBuffer | None = None
-        self._clock = _Clock()
+        self._clock = Clock()
         self._latest = _Latest()
         self._shown: dict[str, float] = {}
         self._last_saved: Path | None = None
@@ -145,61 +149,55 @@ class TrainingRun:
         self._components["policy"] = policy
         self.reference = dict(reference or {})
 
-    def agent_steps(self) -> Iterator[int]:
-        """Yields agent steps, the first of all being 1, from where the last checkpoint left off to the end.
-
-        Saves a last checkpoint when the run is over or asked to stop.
-        """
-        first = self._restore() if self.resume else 0
-        self.completed = first
-        self.progress = Progress(self.total, initial=first, enabled=self._show_progress)
+    def begin(self) -> int:
+        """Restores the last checkpoint if the run is resumed; returns the agent steps that are done."""
+        self.completed = self._restore() if self.resume else 0
+        self.progress = Progress(self.total, initial=self.completed, enabled=self._show_progress)
         self._clock.start()
+        return self.completed
+
+    def agent_steps(self) -> Iterator[int]:
+        """Yields the numbers of the agent steps to take, the first of all being 1; call :meth:`begin` before.
+
+        Saves a last checkpoint when it is asked to stop.
+        """
+        assert self.progress is not None
         try:
-            for step in range(first + 1, self.total + 1):
+            for step in range(self.completed + 1, self.total + 1):
+                if self.stop.requested:
+                    self.progress.note(f"{self.stop.signal_name}: saving at agent step {self.completed:,}")
+                    self.save(self.completed)
+                    return
                 yield step
                 self.completed = step
                 self.progress.update(step, **self._shown)
-                self._warn_when_slow(step, first)
-                if self.stop.requested and step < self.total:
-                    self.progress.note(f"{self.stop.signal_name}: saving at agent step {step:,}")
-                    self.save(step)
-                    return
+                self._warn_when_slow(step)
             self.finished = True
         finally:
             self.progress.close()
 
     def _restore(self) -> int:
-        # A stream that cannot be brought back to where it was is no reason to lose the run: it starts a new episode.
-        streams = {name: part for name, part in self._components.items() if isinstance(part, EpisodeStream)}
-        others = {name: part for name, part in self._components.items() if name not in streams and name != "random"}
-        restored = self.checkpoints.restore(components=others, replay=self._replay)
-        for name, stream in streams.items():
-            try:
-                self.checkpoints.restore(components={name: stream}, step=restored.step)
-            except ReplayedDifferently as error:
-                warnings.warn(str(error), stacklevel=2)
-        # Last: taking up an episode again may draw random numbers.
-        self.checkpoints.restore(components={"random": self._components["random"]}, step=restored.step)
+        with keeping_options(self._components.values()):
+            restored = self.checkpoints.restore(components=self._components, replay=self._replay)
         self._last_saved = restored.path
+        if self.when_restored is not None:
+            self.when_restored()
         self.directory.truncate_after(restored.step)
         self.directory.record_resume(restored.step, device=self.device)
         return restored.step
 
-    def _warn_when_slow(self, step: int, first: int) -> None:
+    def _warn_when_slow(self, step: int) -> None:
         updates = self._clock.count("update")
         if self.hint_when_slow is None or updates < 10:
             return
-        hours = self._clock.mean_of_last("update") * (self.total - step) / 3600
+        hours = self._clock.last("update") * (self.total - step) / 3600
         if hours > self.slow_hours and self.progress is not None:
             self.progress.note(f"at this speed the run takes about {hours:,.0f} more hours: {self.hint_when_slow}")
         self.hint_when_slow = None
 
-    @contextlib.contextmanager
-    def timed(self, part: str) -> Iterator[None]:
+    def timed(self, part: str) -> contextlib.AbstractContextManager[None]:
         """Adds the time inside to a part of the loop, for ``metrics.csv``."""
-        begin = time.perf_counter()
-        yield
-        self._clock.add(part, time.perf_counter() - begin)
+        return self._clock.timed(part)
 
     # -- what happens at a step ----------------------------------------------------------------------------------------
 
@@ -212,10 +210,11 @@ class TrainingRun:
         self._latest.values.update(metrics)
 
     def log(self, step: int) -> None:
-        """Adds a row to ``metrics.csv`` and hands it to the trackers."""
+        """Adds a row to ``metrics.csv`` and hands it to the trackers. If there is no room, says so and goes on."""
         numbers = self._latest.state_dict()
         timings = self._clock.take(steps=self.log_interval)
-        self.directory.metrics.append({"step": step, "env_steps": step * self.action_repeat, **numbers, **timings})
+        with self._or_warn(f"no row of agent step {step} in {self.directory.metrics.path}"):
+            self.directory.metrics.append({"step": step, "env_steps": step * self.action_repeat, **numbers, **timings})
         self.trackers.log(step * self.action_repeat, {f"train/{key}": value for key, value in numbers.items()})
         self.show(**{key: numbers[key] for key in ("contrastive_accuracy",) if key in numbers})
 
@@ -234,24 +233,30 @@ class TrainingRun:
         return step % self.evaluation_interval == 0 or step == self.total
 
     def evaluate(self, step: int, act: Callable[[Tensor], Tensor], env: EnvBase, *, pixels_key: str = "pixels") -> None:
-        """Evaluates, adds to ``eval.csv``, draws the curve, films the first episode, and saves."""
+        """Evaluates, adds to ``eval.csv``, draws the curve, films the first episode, and saves.
+
+        Raises:
+            EnvironmentFailed: if the environment does; the agent step that it follows counts as completed.
+        """
         record = self.video and pixels_key == "pixels"
-        begin = time.perf_counter()
-        evaluation = evaluate(
-            act,
-            env,
-            episodes=self.evaluation_episodes,
-            seed=derive_seed(self.seed, "evaluation", step),
-            num_frames=self.num_frames,
-            record=record,
-            pixels_key=pixels_key,
-        )
-        seconds = time.perf_counter() - begin
-        self._clock.add("evaluation", seconds)
-        self._record(step, evaluation, seconds)
+        try:
+            with self.timed("evaluation"):
+                evaluation = evaluate(
+                    act,
+                    env,
+                    episodes=self.evaluation_episodes,
+                    seed=derive_seed(self.seed, "evaluation", step),
+                    num_frames=self.num_frames,
+                    record=record,
+                    pixels_key=pixels_key,
+                )
+        except EnvironmentFailed as error:
+            self.completed = step
+            raise EnvironmentFailed(f"in the evaluation after agent step {step}, {error}") from error
+        self._record(step, evaluation)
         self.save(step, score=evaluation.mean)
 
-    def _record(self, step: int, evaluation: Evaluation, seconds: float) -> None:
+    def _record(self, step: int, evaluation: Evaluation) -> None:
         env_steps = step * self.action_repeat
         self.directory.eval.truncate_after("step", step - 1)  # a step has one evaluation, also after a resume
         for number, (total, length) in enumerate(zip(evaluation.returns, evaluation.lengths, strict=True)):
@@ -261,19 +266,27 @@ class TrainingRun:
         self.trackers.log(env_steps, {"evaluation/return": evaluation.mean})
         self.show(eval_return=evaluation.mean)
         if self.progress is not None:
+            seconds = self._clock.last("evaluation")
             self.progress.note(
                 f"{env_steps:,} env steps: return {evaluation.mean:.1f} (lowest {min(evaluation.returns):.1f}, "
                 f"highest {max(evaluation.returns):.1f}, {len(evaluation.returns)} episodes in {seconds:.0f} s)"
             )
-        self._draw()
+        with self._or_warn(f"no {self.directory.curve.name} at agent step {step}"):
+            self._draw()
+        with self._or_warn(f"no {self.directory.result.name} at agent step {step}"):
+            self._write_result()
         if evaluation.frames:
             path = self.directory.videos / f"env_steps_{env_steps}.mp4"
-            write_video(path, evaluation.frames, fps=self.fps)
-            self.trackers.log_video("evaluation", path, env_steps)
+            with self._or_warn(f"no video {path}"):
+                write_video(path, evaluation.frames, fps=self.fps)
+                self.trackers.log_video("evaluation", path, env_steps)
 
     def _draw(self) -> None:
         points = self.evaluations()
         plot_learning_curve({self.name: points}, self.directory.curve, title=self.name, reference=self.reference)
+
+    def _write_result(self) -> None:
+        points = self.evaluations()
         means = [(env_steps, sum(returns) / len(returns)) for env_steps, returns in points]
         best = max(means, key=lambda point: point[1])
         self.directory.write_result(
@@ -302,18 +315,42 @@ class TrainingRun:
         return step % self.checkpoint_interval == 0 and not self.evaluation_due(step)
 
     def save(self, step: int, *, score: float | None = None) -> None:
-        """Saves a checkpoint. If there is no room, says so and goes on: the one before stays."""
+        """Saves a checkpoint. If there is no room, says so and goes on: the one before stays.
+
+        Raises:
+            FloatingPointError: if a parameter is NaN or infinite; nothing is saved.
+        """
+        self._check_parameters(step)
         self._clock.pause()
         try:
             self._last_saved = self.checkpoints.save(
                 step, components=self._components, replay=self._replay, score=score, info=self.info
             )
         except CheckpointNotSaved as error:
-            warnings.warn(f"no checkpoint at agent step {step}: {error}", stacklevel=2)
-            if self.progress is not None:
-                self.progress.note(f"NO CHECKPOINT at agent step {step}: {error}; the last is {self._last_saved}")
+            self._warn(f"NO CHECKPOINT at agent step {step}: {error}; the last is {self._last_saved}")
         finally:
             self._clock.start()
+
+    def _check_parameters(self, step: int) -> None:
+        """Refuses to save what no run could go on from: a loss may be finite where the step that follows it is not."""
+        for name, part in self._components.items():
+            if isinstance(part, nn.Module) and not all(value.isfinite().all() for value in part.parameters()):
+                raise FloatingPointError(
+                    f"non-finite parameters of {name} at step {step}; the last good checkpoint is {self._last_saved}"
+                )
+
+    @contextlib.contextmanager
+    def _or_warn(self, what_is_missing: str) -> Iterator[None]:
+        """Goes on without what cannot be written: hours of training are worth more than a picture."""
+        try:
+            yield
+        except OSError as error:
+            self._warn(f"{what_is_missing}: {error}")
+
+    def _warn(self, message: str) -> None:
+        warnings.warn(message, stacklevel=3)
+        if self.progress is not None:
+            self.progress.note(message)
 
 
 class _Latest:
@@ -327,55 +364,3 @@ class _Latest:
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         self.values = dict(state)
-
-
-class _Clock:
-    """Times of the parts of a loop, and of all of a run, also of what came before it was resumed."""
-
-    def __init__(self) -> None:
-        self._before = 0.0
-        self._begin: float | None = None
-        self._totals: dict[str, float] = defaultdict(float)
-        self._recent: dict[str, float] = defaultdict(float)
-        self._counts: dict[str, int] = defaultdict(int)
-        self._last: dict[str, float] = {}
-
-    @property
-    def seconds(self) -> float:
-        running = 0.0 if self._begin is None else time.perf_counter() - self._begin
-        return self._before + running
-
-    def start(self) -> None:
-        if self._begin is None:
-            self._begin = time.perf_counter()
-
-    def pause(self) -> None:
-        self._before, self._begin = self.seconds, None
-
-    def add(self, part: str, seconds: float) -> None:
-        self._totals[part] += seconds
-        self._recent[part] += seconds
-        self._counts[part] += 1
-        self._last[part] = seconds
-
-    def count(self, part: str) -> int:
-        return self._counts[part]
-
-    def mean_of_last(self, part: str) -> float:
-        return self._last[part]
-
-    def total(self, part: str) -> float:
-        return self._totals[part]
-
-    def take(self, *, steps: int) -> dict[str, float]:
-        """Returns milliseconds per step of each part since the last call, and the seconds of the run so far."""
-        parts = {f"milliseconds_{part}": 1000 * seconds / steps for part, seconds in self._recent.items()}
-        self._recent.clear()
-        return {**parts, "seconds": self.seconds}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"seconds": self.seconds, "totals": dict(self._totals)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._before, self._begin = state["seconds"], None
-        self._totals = defaultdict(float, state["totals"])

@@ -16,7 +16,8 @@ def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
     Args:
         seed (int): the run's.
         purpose (str): what it is for.
-        *numbers (int): which of its kind, the number of an episode, say.
+        *numbers (int): which of its kind, the number of an episode, say; always as many for one purpose (numpy's
+            seed sequences take no notice of zeros at the end).
 
     Examples:
         >>> from mcurl_torchrl.training import derive_seed

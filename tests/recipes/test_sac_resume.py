@@ -26,7 +26,7 @@ def _one_thread():
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A run that nobody stopped: 50 agent steps, evaluations after 30 and 50, checkpoints also after 20 and 40."""
+    """A run that nobody stopped: 50 agent steps, evaluations after 0, 30 and 50, checkpoints also after 20 and 40."""
     torch.set_num_threads(1)
     return train(tmp_path_factory.mktemp("whole") / "run", *SETTINGS)
 
@@ -66,6 +66,7 @@ def run_until_killed(folder: Path, where: str, step: int, *settings: str) -> int
 @pytest.mark.parametrize(
     ("where", "step", "last_whole"),
     [
+        ("step", 5, 0),  # in the middle of the random steps
         ("step", 33, 30),  # between two checkpoints
         ("component", 40, 30),  # inside the writing of a checkpoint
         ("replay", 40, 30),  # with the replay saved, and the checkpoint not yet
@@ -87,12 +88,6 @@ def test_terminated_and_resumed(whole: RunDirectory, tmp_path: Path):
     assert run_until_killed(folder, "terminate", 37, *SETTINGS) == 128 + signal.SIGTERM
     assert Checkpoints(folder / "checkpoints").latest().step == 37  # saved at once, in the middle of an episode
     assert_same_run(train(folder, *SETTINGS, f"resume='{folder}'"), whole)
-
-
-def test_killed_before_the_first_checkpoint(tmp_path: Path):
-    folder = tmp_path / "run"
-    assert run_until_killed(folder, "step", 5, *SETTINGS) == -signal.SIGKILL
-    assert Checkpoints(folder / "checkpoints").latest() is None
 
 
 def test_the_same_seed_gives_the_same_run(whole: RunDirectory, tmp_path: Path):

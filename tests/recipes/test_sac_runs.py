@@ -55,7 +55,8 @@ def test_a_run_directory_explains_itself(run: RunDirectory):
 
 def test_the_tables(run: RunDirectory):
     evaluations = tables.read(run.eval.path)
-    assert [(row["step"], row["env_steps"], row["length"]) for row in evaluations] == [(30, 240, 125), (60, 480, 125)]
+    steps = [(row["step"], row["env_steps"], row["length"]) for row in evaluations]
+    assert steps == [(0, 0, 125), (30, 240, 125), (60, 480, 125)]
     metrics = tables.read(run.metrics.path)
     assert [row["step"] for row in metrics] == [10, 20, 30, 40, 50, 60]
     wanted = ["loss_qvalue", "loss_actor", "loss_alpha", "loss_contrastive", "alpha", "entropy", "q_mean", "td_error"]
@@ -76,7 +77,7 @@ def test_the_checkpoints_are_the_last_two_and_the_best(run: RunDirectory):
 
 def test_the_videos_show_the_episode(run: RunDirectory):
     videos = sorted(path.name for path in run.videos.iterdir())
-    assert videos == ["env_steps_240.mp4", "env_steps_480.mp4"]
+    assert videos == ["env_steps_0.mp4", "env_steps_240.mp4", "env_steps_480.mp4"]
     frames = read_video(run.videos / videos[-1])
     assert len(frames) == 125 and frames.float().std() > 5
 

@@ -1,0 +1,85 @@
+"""Clock: how long the parts of a training loop take, and all of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["Clock"]
+
+
+class Clock:
+    """Times the parts of a loop, and all of a run, with what came before it was resumed.
+
+    Examples:
+        >>> from mcurl_torchrl.training.clock import Clock
+        >>> clock = Clock()
+        >>> clock.start()
+        >>> with clock.timed("update"):
+        ...     _ = sum(range(1000))
+        >>> sorted(clock.take(steps=1))
+        ['milliseconds_update', 'seconds']
+    """
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._begin: float | None = None
+        self._totals: dict[str, float] = defaultdict(float)
+        self._recent: dict[str, float] = defaultdict(float)
+        self._counts: dict[str, int] = defaultdict(int)
+        self._last: dict[str, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of the run so far, pauses left out."""
+        running = 0.0 if self._begin is None else time.perf_counter() - self._begin
+        return self._before + running
+
+    def start(self) -> None:
+        """Goes on after a pause."""
+        if self._begin is None:
+            self._begin = time.perf_counter()
+
+    def pause(self) -> None:
+        """Stops counting."""
+        self._before, self._begin = self.seconds, None
+
+    @contextlib.contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Adds the time inside to a part."""
+        begin = time.perf_counter()
+        yield
+        self._last[part] = seconds = time.perf_counter() - begin
+        self._totals[part] += seconds
+        self._recent[part] += seconds
+        self._counts[part] += 1
+
+    def count(self, part: str) -> int:
+        """How often a part was timed since this process began."""
+        return self._counts[part]
+
+    def last(self, part: str) -> float:
+        """The seconds that a part took the last time."""
+        return self._last[part]
+
+    def total(self, part: str) -> float:
+        """The seconds that a part took in all of the run."""
+        return self._totals[part]
+
+    def take(self, *, steps: int) -> dict[str, float]:
+        """Returns milliseconds per step of each part since the last call, and the seconds of the run so far."""
+        parts = {f"milliseconds_{part}": 1000 * seconds / steps for part, seconds in self._recent.items()}
+        self._recent.clear()
+        return {**parts, "seconds": self.seconds}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what a resumed run goes on counting from."""
+        return {"seconds": self.seconds, "totals": dict(self._totals)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on counting from there; paused at first."""
+        self._before, self._begin = state["seconds"], None
+        self._totals = defaultdict(float, state["totals"])

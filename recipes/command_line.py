@@ -1,0 +1,147 @@
+"""The command line of a recipe: checked before Hydra composes it, with those names that are close to a wrong one."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override
+from hydra.errors import OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+
+from mcurl_torchrl.training import Checkpoints, RunDirectory, recent_runs
+
+CONF = Path(__file__).parent / "conf"
+
+
+class BadCommand(Exception):
+    """The command line is wrong in a way that the message explains."""
+
+
+def prepare(arguments: list[str], schema: type) -> list[str]:
+    """Checks what is set on the command line; to resume a run, adds what that run had set."""
+    if {"-h", "--help", "--hydra-help", "-sc", "--shell-completion", "-c", "--cfg", "-i", "--info"} & set(arguments):
+        return arguments
+    arguments = [quote_existing(argument) for argument in arguments]
+    # Hydra's parser takes settings on one side of its flags only.
+    arguments = sorted(arguments, key=lambda argument: argument not in ("-m", "--multirun"))
+    settings = [argument for argument in arguments if not argument.startswith("-")]
+    try:
+        overrides = OverridesParser.create().parse_overrides(settings)
+    except OverrideParseException as error:
+        raise BadCommand(f"{error}".strip()) from None
+    for override in overrides:
+        check_override(override, schema)
+    for override in overrides:
+        if override.key_or_group == "run":
+            check_resumable(directory_named_by(override))
+    named = [override for override in overrides if override.key_or_group == "resume"]
+    if not named or named[-1].value() is None:
+        return arguments
+    if {"-m", "--multirun"} & set(arguments):
+        raise BadCommand("resume continues one run; it does not go with --multirun")
+    directory = directory_named_by(named[-1])
+    check_resumable(directory)
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    # Hydra refuses a group that is set twice; what is set now wins.
+    given = {override.key_or_group for override in overrides}
+    before = [line for line in overrides_of(directory) if line.lstrip("+~").partition("=")[0] not in given]
+    # Hydra's own record of the first start, .hydra/, stays as it is.
+    place = [f"hydra.run.dir={quoted(directory.path)}", "hydra.output_subdir=null"]
+    return [*flags, *before, *settings, *place]
+
+
+def directory_named_by(override: Override) -> RunDirectory:
+    if override.is_sweep_override():
+        raise BadCommand(f"{override.input_line}: there is no such path, and Hydra reads it as several")
+    return RunDirectory(Path(str(override.value())).absolute())
+
+
+def quote_existing(argument: str) -> str:
+    """Takes the path of something that is there as it is typed, also where Hydra's grammar would read more into it."""
+    key, equals, typed = argument.partition("=")
+    return f"{key}={quoted(typed)}" if key in ("resume", "run") and typed and os.path.lexists(typed) else argument
+
+
+def quoted(path: str | Path) -> str:
+    """Writes a path so that Hydra's grammar reads it as one string, whatever is in it."""
+    if re.fullmatch(r"[\w./-]+", str(path), re.ASCII):
+        return str(path)
+    # A backslash means something before a quote only.
+    text = re.sub(r"(\\*)'", r"\1\1\'", str(path))
+    text = re.sub(r"(\\+)$", r"\1\1", text)
+    return f"'{text}'"
+
+
+def overrides_of(directory: RunDirectory) -> list[str]:
+    """Returns what a run was started with."""
+    try:
+        overrides = directory.read_manifest().get("overrides")
+    except ValueError as error:
+        raise BadCommand(f"resume={directory.path}: {error}") from None
+    if not isinstance(overrides, list) or not all(isinstance(line, str) for line in overrides):
+        raise BadCommand(f"resume={directory.path}: {directory.manifest.name} is damaged: it lists no overrides")
+    return overrides
+
+
+def check_override(override: Override, schema: type) -> None:
+    key = override.key_or_group
+    if key.partition(".")[0] == "hydra":
+        return
+    group = key.partition("@")[0]
+    if (CONF / group).is_dir():
+        choices = sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+        for choice in chosen(override):
+            if choice not in choices:
+                raise BadCommand(f"{group}={choice}: {did_you_mean(str(choice), choices)}")
+        return
+    names = dict(known_keys(OmegaConf.structured(schema)))
+    parts = key.split(".")
+    # Below a key that takes a dictionary, anything goes.
+    if key not in names and not any(names.get(".".join(parts[:count])) for count in range(1, len(parts))):
+        groups = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
+        raise BadCommand(f"there is no setting {key!r}; {did_you_mean(key, [*groups, *names])}")
+
+
+def chosen(override: Override) -> list[Any]:
+    value = override.value()
+    if isinstance(value, ChoiceSweep):
+        return list(value.list)
+    return [value]
+
+
+def known_keys(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, bool]]:
+    """Yields every dotted key of a config, and whether it takes a dictionary of whatever."""
+    for key in config:
+        name = f"{prefix}{key}"
+        node = config._get_node(key)
+        sections = isinstance(node, DictConfig) and not node._is_none()
+        yield name, name in ("logging.wandb", "logging.mlflow")
+        if sections:
+            yield from known_keys(node, f"{name}.")
+
+
+def did_you_mean(word: str, choices: list[str]) -> str:
+    close = difflib.get_close_matches(word, choices, n=4, cutoff=0.5)
+    # A key given without its section, or in a wrong one, is close to the key of the same last name.
+    close += [name for name in choices if name.split(".")[-1] == word.split(".")[-1] and name not in close]
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"choose one of {', '.join(choices)}"
+
+
+def check_resumable(directory: RunDirectory) -> None:
+    if directory.manifest.is_file() and Checkpoints(directory.checkpoints).latest() is not None:
+        return
+    if directory.path.is_dir():
+        why = "it has no checkpoint" if directory.manifest.is_file() else f"it has no {directory.manifest.name}"
+    else:
+        why = "it is a file, not a run directory" if directory.path.exists() else "it does not exist"
+    found = recent_runs(directory.path.parent) or recent_runs("runs")
+    listed = "".join(f"\n  {run}" for run in found) or " none"
+    raise BadCommand(f"{directory.path}: {why}. Runs with a checkpoint:{listed}")

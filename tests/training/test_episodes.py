@@ -1,0 +1,145 @@
+"""Episodes from seeds of their own: taken up in the middle, evaluated, failing."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from mcurl_torchrl import make_pixel_env
+from mcurl_torchrl.training import (
+    EnvironmentFailed,
+    EpisodeStream,
+    ReplayedDifferently,
+    derive_seed,
+    evaluate,
+    seed_everything,
+)
+
+
+class Walk(gymnasium.Env):
+    """A random walk, drawn as a grey level; chance comes from the environment's own generator, or from elsewhere."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (4, 4, 3), np.uint8)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, *, length: int = 10, raise_at: int | None = None, chance: np.random.Generator | None = None):
+        self.length, self.raise_at, self.chance = length, raise_at, chance
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.steps = int(self.np_random.integers(50, 200)), 0
+        return self._image(), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == self.raise_at:
+            raise ConnectionError("the simulator is gone")
+        self.place += int((self.chance or self.np_random).integers(-20, 20)) + int(10 * float(action[0]))
+        return self._image(), self.place / 100, False, self.steps == self.length, {}
+
+    def _image(self):
+        return np.full((4, 4, 3), self.place % 256, np.uint8)
+
+
+def make_stream(seed: int = 1, **settings) -> EpisodeStream:
+    return EpisodeStream(make_pixel_env(Walk(**settings), num_frames=2), seed=seed)
+
+
+def act(observation: torch.Tensor) -> torch.Tensor:
+    return torch.tensor([observation.float().mean().item() / 255])
+
+
+def play(stream: EpisodeStream, steps: int) -> list[tuple]:
+    taken = (stream.step(act) for _ in range(steps))
+    return [(step["next", "pixels"].flatten().tolist(), float(step["next", "reward"])) for step in taken]
+
+
+def test_episodes_follow_from_the_seed_and_their_number():
+    once, again, other = (play(make_stream(seed), 25) for seed in (1, 1, 2))
+    assert once == again != other
+    assert once[:10] != once[10:20]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 9, 10, 11, 25])
+def test_a_saved_stream_goes_on_where_it_was(steps: int):
+    stream, resumed = make_stream(), make_stream(seed=5)
+    play(stream, steps)
+    play(resumed, 3)  # used before
+    resumed.load_state_dict(stream.state_dict())
+    assert (resumed.episode, resumed.last_return) == (stream.episode, stream.last_return)
+    assert play(resumed, 15) == play(stream, 15)
+    assert resumed.episode_return == stream.episode_return
+
+
+def test_an_environment_that_goes_another_way_is_reported():
+    stream = make_stream(chance=np.random.default_rng(0))
+    play(stream, 5)
+    resumed = make_stream(chance=np.random.default_rng(1))
+    with pytest.warns(ReplayedDifferently, match="episode 0.* 5 actions"):
+        resumed.load_state_dict(stream.state_dict())
+    play(resumed, 1)
+    assert resumed.episode == 1 and resumed.episode_length == 1
+
+
+def test_an_environment_that_ends_sooner_is_reported():
+    stream = make_stream()
+    play(stream, 5)
+    resumed = make_stream(length=3)
+    with pytest.warns(ReplayedDifferently):
+        resumed.load_state_dict(stream.state_dict())
+    play(resumed, 4)
+
+
+def test_an_environment_that_fails_is_named():
+    stream = make_stream(raise_at=4)
+    play(stream, 3)
+    with pytest.raises(EnvironmentFailed, match="episode 0 at step 4: ConnectionError: the simulator is gone"):
+        play(stream, 1)
+    play(stream, 2)
+    assert stream.episode == 1 and stream.episode_length == 2
+
+
+def test_batched_environments_are_refused():
+    from torchrl.envs import SerialEnv
+
+    env = SerialEnv(2, lambda: make_pixel_env(Walk()))
+    with pytest.raises(ValueError, match=r"batch_size=\[2\]"):
+        EpisodeStream(env, seed=1)
+    env.close(raise_if_closed=False)
+
+
+def test_evaluation_plays_whole_episodes():
+    env = make_pixel_env(Walk(), num_frames=2)
+    seen = []
+    found = evaluate(act, env, episodes=3, seed=4, num_frames=2, record=True, on_episode=lambda *a: seen.append(a))
+    assert found.lengths == [10, 10, 10] and len(set(found.returns)) == 3
+    assert found.mean == pytest.approx(sum(found.returns) / 3)
+    assert seen == list(enumerate(found.returns, start=1))
+    assert len(found.frames) == 10 and found.frames[0].shape == (3, 4, 4)  # the newest frame of each stack
+    stream = EpisodeStream(make_pixel_env(Walk(), num_frames=2), seed=4)
+    stacks = [stream.step(act)["pixels"] for _ in range(10)]
+    assert all(torch.equal(frame, stack[3:]) for frame, stack in zip(found.frames, stacks, strict=True))
+    assert evaluate(act, env, episodes=3, seed=4).returns == found.returns
+    with pytest.raises(ValueError, match="episodes=0"):
+        evaluate(act, env, episodes=0, seed=4)
+
+
+def test_seeds_for_different_purposes_differ():
+    seeds = {derive_seed(*key) for key in ((1, "a"), (2, "a"), (1, "b"), (1, "a", 1), (1, "a", 2), (1, "a", 0, 1))}
+    assert len(seeds) == 6 and all(0 <= seed < 2**31 for seed in seeds)
+
+
+def test_seeding_everything():
+    import random
+
+    def draw() -> tuple:
+        return torch.rand(1).item(), np.random.rand(), random.random()
+
+    seed_everything(3)
+    first = draw()
+    seed_everything(3)
+    assert draw() == first
+    seed_everything(4)
+    assert not set(draw()) & set(first)
