@@ -82,7 +82,10 @@ def catch_stop_signals() -> Iterator[StopRequested]:
         if number == signal.SIGINT and interrupted:
             raise KeyboardInterrupt
         interrupted |= number == signal.SIGINT
-        stop.signal_name = stop.signal_name or signal.Signals(number).name
+        if stop.signal_name is None:
+            stop.signal_name = signal.Signals(number).name
+            # os.write, because print is not safe in a handler. An evaluation may take minutes: somebody is waiting.
+            os.write(2, f"\n{stop.signal_name}: finishing what is under way, then saving\n".encode())
 
     try:
         for number in _SIGNALS:
