@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 from collections import defaultdict
 from pathlib import Path
 
 import yaml
+
+sys.path.append(str(Path(__file__).parents[1] / "recipes"))
+from published_scores import published_scores
 
 from mcurl_torchrl.training import plot_learning_curve
 from mcurl_torchrl.training.tables import read
 
 RESULTS = Path(__file__).parent / "results"
 KEPT = ("eval.csv", "metrics.csv", "config.yaml", "result.json")
-PUBLISHED = Path(__file__).parents[1] / "recipes" / "published" / "dmc.csv"
 
 
 def evaluations(run: Path) -> list[tuple[int, list[float]]]:
@@ -26,15 +29,6 @@ def evaluations(run: Path) -> list[tuple[int, list[float]]]:
     for row in read(run / "eval.csv"):
         points[row["env_steps"]].append(row["return"])
     return sorted(points.items())
-
-
-def published(task: str, env_steps: int) -> dict[str, tuple[int, float]]:
-    names = {"curl": "CURL", "pixel_sac": "pixel SAC"}
-    found: dict[str, tuple[int, float]] = {}
-    for row in read(PUBLISHED):
-        if row["task"] == task and row["env_steps"] == env_steps:
-            found.setdefault(f"{names[row['method']]}, published", (env_steps, row["mean"]))
-    return found
 
 
 def draw(folder: Path) -> None:
@@ -45,7 +39,9 @@ def draw(folder: Path) -> None:
     if not curves:
         raise SystemExit(f"{folder} has no runs: no sub-folder with an eval.csv")
     task = config["env"]["task"] or config["env"]["id"]
-    plot_learning_curve(curves, folder / "curve.png", title=task, reference=published(task, config["total_env_steps"]))
+    plot_learning_curve(
+        curves, folder / "curve.png", title=task, reference=published_scores(task, config["total_env_steps"])
+    )
     for label, points in curves.items():
         means = ", ".join(f"{steps // 1000}k: {sum(returns) / len(returns):.0f}" for steps, returns in points)
         print(f"{folder.name}, {label}: {means}")

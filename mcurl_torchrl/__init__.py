@@ -4,9 +4,9 @@ The paper: https://arxiv.org/abs/2010.07470. Importing this package loads no sim
 it.
 """
 
-from mcurl_torchrl.envs import make_dmc_env, make_pixel_env
+from mcurl_torchrl.envs import make_atari_env, make_dmc_env, make_pixel_env
 from mcurl_torchrl.modules import AtariEncoder, ContextTransformer, PixelEncoder
-from mcurl_torchrl.objectives import ContrastiveLoss, LatentSAC, MaskedContrastiveLoss
+from mcurl_torchrl.objectives import CategoricalDQNLoss, ContrastiveLoss, LatentSAC, MaskedContrastiveLoss
 from mcurl_torchrl.replay import (
     EpisodeSliceSampler,
     FrameReplayBuffer,
@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AtariEncoder",
+    "CategoricalDQNLoss",
     "CenterCrop",
     "ContextTransformer",
     "ContrastiveLoss",
@@ -36,6 +37,7 @@ __all__ = [
     "TransitionSampler",
     "inverse_sqrt_warmup",
     "load_policy",
+    "make_atari_env",
     "make_dmc_env",
     "make_pixel_env",
 ]

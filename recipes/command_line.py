@@ -37,6 +37,10 @@ def prepare(arguments: list[str], schema: type) -> list[str]:
         raise BadCommand(f"{error}".strip()) from None
     for override in overrides:
         check_override(override, schema)
+    given = {override.key_or_group: override.value() for override in overrides if not override.is_sweep_override()}
+    task = given.get("env.task")
+    if given.get("env") == "dmc" and task is not None and (CONF / "env" / f"{task}.yaml").is_file():
+        raise BadCommand(f"env=dmc env.task={task}: {task} has published settings of its own; use env={task}")
     for override in overrides:
         if override.key_or_group == "run":
             check_resumable(directory_named_by(override))
@@ -49,7 +53,6 @@ def prepare(arguments: list[str], schema: type) -> list[str]:
     check_resumable(directory)
     flags = [argument for argument in arguments if argument.startswith("-")]
     # Hydra refuses a group that is set twice; what is set now wins.
-    given = {override.key_or_group for override in overrides}
     before = [line for line in overrides_of(directory) if line.lstrip("+~").partition("=")[0] not in given]
     # Hydra's own record of the first start, .hydra/, stays as it is.
     place = [f"hydra.run.dir={quoted(directory.path)}", "hydra.output_subdir=null"]

@@ -28,16 +28,17 @@ MAKE_ENV = {"sac_mcurl": (sac_builders.make_env, sac_builders.observation_key)}
 def main(cfg: DictConfig) -> None:
     directory = RunDirectory(cfg.run)
     try:
+        device = pick_device(cfg.device)
         recipe = directory.read_manifest().get("recipe")
         make_env, observation_key = MAKE_ENV[check_choice("its recipe", recipe, tuple(MAKE_ENV))]
-        policy = load_policy(directory.path, which=cfg.which, device=pick_device(cfg.device))
+        policy = load_policy(directory.path, which=cfg.which, device=device)
         settings = OmegaConf.load(directory.config)
     except (OSError, ValueError, RuntimeError, YAMLError) as error:
         raise BadCommand(f"run={cfg.run}: {error}") from error
     key = observation_key(settings)
 
     def act(observation: Tensor) -> Tensor:
-        return policy.network(observation.to(cfg.device)).cpu()
+        return policy.network(observation.to(device)).cpu()
 
     def report(episode: int, score: float) -> None:
         print(f"episode {episode}: {score:.1f}", flush=True)

@@ -154,6 +154,10 @@ def check_settings(cfg: DictConfig) -> None:
             f"total_env_steps={cfg.total_env_steps}; it must be at least env.action_repeat={cfg.env.action_repeat}, "
             "which is one agent step"
         )
+    for name in ("wandb", "mlflow"):
+        options = cfg.logging[name]
+        if options is not None and not OmegaConf.is_dict(options):
+            raise BadCommand(f"logging.{name}={options}; give its options, as in 'logging.{name}={{project: mcurl}}'")
     if cfg.seed < 0:
         raise BadCommand(f"seed={cfg.seed}; it must be at least 0")
 
@@ -301,7 +305,7 @@ def open_run(
         trackers=trackers,
         stop=stop,
         progress=cfg.logging.progress,
-        hint_when_slow="preset=cpu has sizes for this machine" if device.type == "cpu" else None,
+        hint_when_slow=None if device.type != "cpu" or cfg.preset_name != "paper" else "preset=cpu has sizes for a CPU",
     )
 
 

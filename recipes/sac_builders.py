@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import torch
@@ -40,6 +39,10 @@ def check_settings(cfg: SACRecipeConfig) -> None:
     """Refuses settings with which nothing, or not what was asked for, would be learned."""
     for part in cfg.sac.update_order:
         check_choice("sac.update_order", part, UPDATES)
+    if sorted(cfg.sac.update_order) != sorted(UPDATES):
+        raise ValueError(f"sac.update_order={list(cfg.sac.update_order)}; each of {list(UPDATES)} must be there once")
+    check_choice("contrastive.negatives", cfg.contrastive.negatives, ("batch", "sequence"))
+    check_choice("contrastive.reduction", cfg.contrastive.reduction, ("mean", "sum"))
     for name in ("batch_size", "updates_per_agent_step", "actor_interval_updates", "target_interval_updates"):
         check_count(f"sac.{name}", getattr(cfg.sac, name))
     settings, random_steps = cfg.contrastive, cfg.sac.random_agent_steps
@@ -90,7 +93,7 @@ def make_env(cfg: SACRecipeConfig) -> EnvBase:
     if not made.action_spec.dtype.is_floating_point:
         raise ValueError(
             f"SAC needs continuous actions; {env.task or env.id} has {made.action_spec.shape[-1]} discrete ones: "
-            "use recipes/rainbow_mcurl.py"
+            "another algorithm is needed"
         )
     return made
 
@@ -188,11 +191,11 @@ def make_optimizers(
         return optimizers, {}  # CURL has no schedule
     warmup = cfg.contrastive.warmup_updates
     rising = inverse_sqrt_warmup(warmup, initial_scale=cfg.contrastive.warmup_initial_scale)
-    constant = inverse_sqrt_warmup(warmup, constant_warmup=True)
-    return optimizers, {
-        "contrastive": LambdaLR(optimizers["contrastive"], rising),
-        "contrastive_encoder": LambdaLR(optimizers["contrastive_encoder"], constant),
-    }
+    schedules = {"contrastive": LambdaLR(optimizers["contrastive"], rising)}
+    if cfg.contrastive.encoder_decays:
+        falling = inverse_sqrt_warmup(warmup, constant_warmup=True)
+        schedules["contrastive_encoder"] = LambdaLR(optimizers["contrastive_encoder"], falling)
+    return optimizers, schedules
 
 
 def make_replay(
@@ -255,18 +258,3 @@ def named(optimizers: dict[str, Optimizer], schedules: dict[str, LambdaLR]) -> d
     return {f"{name}_optimizer": part for name, part in optimizers.items()} | {
         f"{name}_schedule": part for name, part in schedules.items()
     }
-
-
-def published(cfg: SACRecipeConfig) -> dict[str, tuple[int, float]]:
-    """Returns published results of the task, as far as this run goes, to draw beside its own."""
-    with open(Path(__file__).parent / "published" / "dmc.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["task"] == cfg.env.task]
-    names = {"curl": "CURL", "pixel_sac": "pixel SAC"}
-    points = {}
-    for row in rows:
-        env_steps = int(row["env_steps"])
-        if env_steps <= cfg.total_env_steps:
-            points.setdefault(
-                f"{names[row['method']]}, published at {env_steps // 1000}k", (env_steps, float(row["mean"]))
-            )
-    return points

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sac_builders as build
 import torch
 from launch import recipe
+from published_scores import published_scores
 from schema import SACRecipeConfig
 from torch import Tensor
 
@@ -36,7 +37,9 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
     buffer, slices = build.make_replay(cfg, contrastive, run.directory.path)
     stream = EpisodeStream(env, seed=cfg.seed, pixels_key=build.observation_key(cfg))
     run.track(replay=buffer, sac=sac, contrastive=contrastive, stream=stream, **build.named(optimizers, schedules))
-    run.describe(sac.policy, num_frames=buffer.num_frames, reference=build.published(cfg))
+    run.describe(
+        sac.policy, num_frames=buffer.num_frames, reference=published_scores(cfg.env.task, cfg.total_env_steps)
+    )
 
     def random_action(observation: Tensor) -> Tensor:
         return env.action_spec.rand()
@@ -53,6 +56,8 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
         run.evaluate(0, mean_action, evaluation_env, pixels_key=stream.pixels_key)
     for step in run.agent_steps():
         warming_up = step <= cfg.sac.random_agent_steps
+        if step == cfg.sac.random_agent_steps + 1:
+            run.learning_begins()
         with run.timed("env"):
             buffer.add(stream.step(random_action if warming_up else sampled_action))
 
@@ -69,7 +74,7 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
             run.note(metrics)
 
         if run.log_due(step):
-            run.note({"episode_return": stream.last_return or 0.0})
+            run.note({} if stream.last_return is None else {"episode_return": stream.last_return})
             run.log(step)
         if run.evaluation_due(step):
             run.evaluate(step, mean_action, evaluation_env, pixels_key=stream.pixels_key)

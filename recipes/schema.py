@@ -78,6 +78,7 @@ class ContrastiveConfig:
     encoder_lr_scale: float = 2.0  # the encoder's contrastive learning rate, in units of sac.lr
     warmup_updates: int | None = None  # null: constant learning rates
     warmup_initial_scale: float = 5e-4
+    encoder_decays: bool = True  # whether the encoder's contrastive learning rate falls after the warm-up, too
 
 
 @dataclass
@@ -120,6 +121,7 @@ class SACRecipeConfig:
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     recipe: str = "sac_mcurl"  # which script; evaluate.py reads it
     algo_name: str = MISSING
+    preset_name: str = MISSING
     total_env_steps: int = 500_000
     seed: int = 1
     device: str = "auto"  # auto: a GPU where there is one
@@ -139,6 +141,7 @@ class EvaluateConfig:
     device: str = "cpu"
 
 
+OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None), replace=True)
 OmegaConf.register_new_resolver("agent_steps", lambda env_steps, repeat: env_steps // repeat, replace=True)
 OmegaConf.register_new_resolver("multiply", lambda *factors: math.prod(factors), replace=True)
 ConfigStore.instance().store(name="sac_schema", node=SACRecipeConfig)

@@ -8,6 +8,7 @@ import mcurl_torchrl
 
 PROMISED = {
     "AtariEncoder",
+    "CategoricalDQNLoss",
     "CenterCrop",
     "ContextTransformer",
     "ContrastiveLoss",
@@ -24,6 +25,7 @@ PROMISED = {
     "TransitionSampler",
     "inverse_sqrt_warmup",
     "load_policy",
+    "make_atari_env",
     "make_dmc_env",
     "make_pixel_env",
 }

@@ -1,6 +1,7 @@
 """Pixel environments: uint8 frames, channels first, stacked; rewards of repeated actions summed below the renderer."""
 
+from mcurl_torchrl.envs.atari import make_atari_env
 from mcurl_torchrl.envs.dmc import make_dmc_env
 from mcurl_torchrl.envs.pixel import make_pixel_env
 
-__all__ = ["make_dmc_env", "make_pixel_env"]
+__all__ = ["make_atari_env", "make_dmc_env", "make_pixel_env"]

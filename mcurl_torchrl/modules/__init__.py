@@ -5,16 +5,22 @@ from mcurl_torchrl.modules.encoders import AtariEncoder, PixelEncoder, StateEnco
 from mcurl_torchrl.modules.gaussian_policy import GaussianPolicy
 from mcurl_torchrl.modules.heads import GaussianHead, LatentProjection, QHead
 from mcurl_torchrl.modules.momentum import MomentumCopy
+from mcurl_torchrl.modules.rainbow import DuelingHead, ExpectedValues, NoisyLinear, RainbowNetwork, RainbowPolicy
 
 __all__ = [
     "AtariEncoder",
     "ContextTransformer",
+    "DuelingHead",
+    "ExpectedValues",
     "GaussianHead",
     "GaussianPolicy",
     "LatentProjection",
     "MomentumCopy",
+    "NoisyLinear",
     "PixelEncoder",
     "QHead",
+    "RainbowNetwork",
+    "RainbowPolicy",
     "StateEncoder",
     "sinusoidal_positions",
 ]

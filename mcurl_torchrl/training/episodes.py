@@ -32,6 +32,10 @@ class EpisodeStream:
     episode is that number and the actions so far: :meth:`load_state_dict` resets the environment to the same seed and
     takes the same actions again, and no simulator has to save its state.
 
+    An environment whose episodes may be parts of one game, as with Atari's lives, says so by ``env.starts_new_game``:
+    while it is False the next episode goes on where the last one ended and gets no seed. The state is then the number
+    of the game's first episode and all actions since.
+
     A TorchRL collector keeps such state to itself, and resets once more than it shows; this is why it is not used here.
 
     Args:
@@ -58,7 +62,10 @@ class EpisodeStream:
         self.episode = -1
         self.episode_return = 0.0
         self.last_return: float | None = None
-        self._actions: list[Tensor] = []
+        self.episode_length = 0
+        self._first_episode = 0  # of the game: the last one that got a seed
+        self._actions: list[Tensor] = []  # since then
+        self._must_start_anew = False
         self._root: TensorDictBase | None = None
 
     def step(self, choose: Callable[[Tensor], Tensor]) -> TensorDictBase:
@@ -78,20 +85,21 @@ class EpisodeStream:
             self._begin(self.episode + 1)
         return self._take(choose(self._observation()))
 
-    @property
-    def episode_length(self) -> int:
-        """How many steps the current episode has, or the last one if none is under way."""
-        return len(self._actions)
-
     def _begin(self, episode: int) -> None:
-        self.episode, self.episode_return, self._actions = episode, 0.0, []
-        self.env.set_seed(derive_seed(self.seed, "episode", episode))
+        if self._starts_new_game():
+            self._first_episode, self._actions, self._must_start_anew = episode, [], False
+            self.env.set_seed(derive_seed(self.seed, "episode", episode))
+        self.episode, self.episode_return, self.episode_length = episode, 0.0, 0
         self._root = self._guarded(self.env.reset)
+
+    def _starts_new_game(self) -> bool:
+        return self._must_start_anew or getattr(self.env, "starts_new_game", True)
 
     def _take(self, action: Tensor) -> TensorDictBase:
         assert self._root is not None
         root = self._root.set("action", action)
         self._actions.append(action.detach().cpu().clone())
+        self.episode_length += 1
         step = self._guarded(lambda: _with_finite_reward(self.env.step(root)))
         self.episode_return += float(step["next", "reward"])
         over = bool(step["next", "done"])
@@ -104,32 +112,42 @@ class EpisodeStream:
         try:
             return call()
         except Exception as error:
-            self._root = None  # who goes on, goes on with a new episode
+            self._root, self._must_start_anew = None, True  # who goes on, goes on with a new episode of a new game
             raise EnvironmentFailed(
-                f"the environment failed in episode {self.episode} at step {len(self._actions)}: "
+                f"the environment failed in episode {self.episode} at step {self.episode_length}: "
                 f"{type(error).__name__}: {error}"
             ) from error
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the episode's number, its actions so far and, to compare, the observation it has come to."""
+        """Returns the episode's number, its game's actions so far and, to compare, the observation it has come to."""
         under_way = self._root is not None
+        needed = under_way or not self._starts_new_game()
         return {
             "seed": self.seed,
             "episode": self.episode,
             "last_return": self.last_return,
-            "actions": torch.stack(self._actions) if under_way and self._actions else torch.empty(0),
+            "first_episode": self._first_episode,
+            "actions": torch.stack(self._actions) if needed and self._actions else torch.empty(0),
             "observation": self._observation().cpu().clone() if under_way else None,
         }
 
     def _comes_to(self, state: dict[str, Any]) -> bool:
-        """Takes an episode's actions again; tells whether that leads to the same observation."""
-        self._begin(state["episode"])
+        """Takes a game's actions again; tells whether that leads to the same observation."""
+        observation, self.episode = state["observation"], state["first_episode"] - 1
+        self._must_start_anew = True  # the environment may have been used: a new game
         for action in state["actions"]:
-            if bool(self._take(action)["next", "done"]):
-                return False
-        return torch.equal(self._observation().cpu(), state["observation"])
+            if self._root is None:
+                self._begin(self.episode + 1)
+            self._take(action)
+        if self._root is None and observation is not None:
+            self._begin(self.episode + 1)
+        if self.episode != state["episode"] or self._first_episode != state["first_episode"]:
+            return False
+        if observation is None:  # between two episodes of one game
+            return self._root is None and not self._starts_new_game()
+        return self._root is not None and torch.equal(self._observation().cpu(), observation)
 
     def _observation(self) -> Tensor:
         assert self._root is not None
@@ -141,22 +159,22 @@ class EpisodeStream:
         Warns with :class:`ReplayedDifferently` if it comes to something else, and stands before the next episode then:
         an environment that is not deterministic is no reason to lose a run.
         """
-        self.seed, self.last_return = state["seed"], state["last_return"]
-        self._root, self.episode, self._actions = None, state["episode"], []
-        if state["observation"] is None:
-            return
-        try:
-            otherwise = "" if self._comes_to(state) else "went another way: this environment is not deterministic"
-        except EnvironmentFailed as error:
-            otherwise = f"did not get there: {error}"
-        if otherwise:
-            self._root = None
-            warnings.warn(
-                f"episode {state['episode']}, given its seed and its {len(state['actions'])} actions again, "
-                f"{otherwise}; the run continues with a new episode",
-                ReplayedDifferently,
-                stacklevel=2,
-            )
+        self.seed = state["seed"]
+        self._root, self.episode, self._actions, self._must_start_anew = None, state["episode"], [], True
+        if len(state["actions"]) or state["observation"] is not None:
+            try:
+                otherwise = "" if self._comes_to(state) else "went another way: this environment is not deterministic"
+            except EnvironmentFailed as error:
+                otherwise = f"did not get there: {error}"
+            if otherwise:
+                self._root, self.episode, self._must_start_anew = None, state["episode"], True
+                warnings.warn(
+                    f"episode {state['episode']}, given its seed and its {len(state['actions'])} actions again, "
+                    f"{otherwise}; the run continues with a new episode",
+                    ReplayedDifferently,
+                    stacklevel=2,
+                )
+        self.last_return = state["last_return"]
 
 
 def _with_finite_reward(step: TensorDictBase) -> TensorDictBase:

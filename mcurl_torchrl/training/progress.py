@@ -45,7 +45,7 @@ class Progress:
         ...     progress.update(100, eval_return=181.25, contrastive_accuracy=0.5)
         ...     progress.note("a checkpoint was written")
         >>> print(log.getvalue().splitlines()[0])
-        100/12,500 (1%) | 50 steps/s | 0:04:08 left | eval return 181.2 | contrastive accuracy 0.50
+        agent step 100/12,500 (1%) | 50 steps/s | 0:04:08 left | eval return 181.2 | contrastive accuracy 0.50
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Progress:
         self._closed = False
         self._printed: str | None = None
         self._start = clock()
+        self._since = self._start
         self._history: deque[tuple[float, int]] = deque([(self._start, initial)])
         self._bar = _make_bar(total, initial, self._stream) if _wants_bar(enabled, self._stream) else None
         self._silent = enabled is False
@@ -88,6 +89,11 @@ class Progress:
         now = self._clock()
         if now >= self._next_draw and not self._silent:
             self._draw(now)
+
+    def restart(self) -> None:
+        """Measures the speed anew: what comes is of another kind than what was."""
+        self._since = self._clock()
+        self._history = deque([(self._since, self._step)])
 
     def note(self, message: str) -> None:
         """Prints a line above the bar, or as the next line of the log."""
@@ -117,11 +123,11 @@ class Progress:
         parts = [f"{rate:.3g} steps/s" if rate < 1000 else f"{rate:,.0f} steps/s"]
         if self._step >= self._total:
             parts.append(f"done in {_clock_time(now - self._start)}")
-        elif rate > 0:
+        elif rate > 0 and now - self._since > _FIRST_LINE_SECONDS / 2:
             parts.append(f"{_clock_time((self._total - self._step) / rate)} left")
         parts += [f"{name.replace('_', ' ')} {_number(value)}" for name, value in self._shown.items()]
         text = " | ".join(parts)
-        steps = f"{self._step:,}/{self._total:,}"
+        steps = f"agent step {self._step:,}/{self._total:,}"
         if self._bar is not None:
             self._bar.n = self._step
             self._bar.set_description_str(f"{steps} | {text}", refresh=False)
@@ -139,7 +145,7 @@ class Progress:
 
         So the fast random steps at a run's start are soon forgotten, and an evaluation does not make the number jump.
         """
-        window = min((now - self._start) / 2, _RATE_SECONDS)
+        window = min((now - self._since) / 2, _RATE_SECONDS)
         while len(self._history) > 1 and self._history[1][0] <= now - window:
             self._history.popleft()
         then, step = self._history[0]

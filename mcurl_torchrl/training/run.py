@@ -190,10 +190,17 @@ class TrainingRun:
         updates = self._clock.count("update")
         if self.hint_when_slow is None or updates < 10:
             return
-        hours = self._clock.last("update") * (self.total - step) / 3600
+        # Of all parts of a step, per update so far: the random steps before the first one are over.
+        seconds = sum(self._clock.total(part) for part in ("env", "sample", "update")) / updates
+        hours = seconds * (self.total - step) / 3600
         if hours > self.slow_hours and self.progress is not None:
             self.progress.note(f"at this speed the run takes about {hours:,.0f} more hours: {self.hint_when_slow}")
         self.hint_when_slow = None
+
+    def learning_begins(self) -> None:
+        """Says that the steps from here on are the slow ones: speed and time left are measured anew."""
+        if self.progress is not None:
+            self.progress.restart()
 
     def timed(self, part: str) -> contextlib.AbstractContextManager[None]:
         """Adds the time inside to a part of the loop, for ``metrics.csv``."""
@@ -238,7 +245,10 @@ class TrainingRun:
         Raises:
             EnvironmentFailed: if the environment does; the agent step that it follows counts as completed.
         """
+        assert self.progress is not None, "begin() comes first"
         record = self.video and pixels_key == "pixels"
+        if step == 0:
+            self.progress.note(f"evaluating {self.evaluation_episodes} episodes before training")
         try:
             with self.timed("evaluation"):
                 evaluation = evaluate(
@@ -254,6 +264,7 @@ class TrainingRun:
             self.completed = step
             raise EnvironmentFailed(f"in the evaluation after agent step {step}, {error}") from error
         self._record(step, evaluation)
+        self.progress.restart()
         self.save(step, score=evaluation.mean)
 
     def _record(self, step: int, evaluation: Evaluation) -> None:
@@ -288,7 +299,7 @@ class TrainingRun:
     def _write_result(self) -> None:
         points = self.evaluations()
         means = [(env_steps, sum(returns) / len(returns)) for env_steps, returns in points]
-        best = max(means, key=lambda point: point[1])
+        best = max(means, key=lambda point: (point[1], point[0]))  # the later of equals, as checkpoints have it
         self.directory.write_result(
             {
                 "name": self.name,

@@ -6,8 +6,11 @@ import itertools
 
 import launch
 import pytest
+import sac_builders as build
+import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ReadonlyConfigError
+from published_scores import published_scores
 from schema import SACRecipeConfig
 
 from tests.recipes.running import settings
@@ -72,6 +75,7 @@ def test_the_paper_reading_differs_where_the_paper_does():
     code, paper = (OmegaConf.to_container(settings(f"reference={name}"), resolve=True) for name in ("code", "paper"))
     assert dict(line.split(": ", 1) for line in launch.differences(code, paper)) == {
         "contrastive.dropout": "0.1 -> 0.0",
+        "contrastive.encoder_decays": "True -> False",
         "contrastive.encoder_lr_scale": "2.0 -> 1.0",
         "contrastive.negatives": "batch -> sequence",
         "contrastive.num_slices": "16 -> 8",
@@ -115,6 +119,7 @@ def test_a_config_knows_its_keys():
     [
         ("env=cartpole-swingupp", ["env=cartpole-swingupp", "cartpole-swingup"]),
         ("env=walker", ["walker-walk", "walker-stand"]),
+        ("env=dmc env.task=walker-walk", ["use env=walker-walk"]),
         ("algo=m-curl", ["mcurl"]),
         ("algo=zzz", ["curl, mcurl, rad, sac, seq_curl, state_sac, sym_curl"]),
         ("preset=gpu", ["cpu"]),
@@ -130,7 +135,7 @@ def test_a_config_knows_its_keys():
 )
 def test_what_is_unknown_is_refused_with_what_is_close(argument, answers):
     with pytest.raises(launch.BadCommand) as raised:
-        launch.prepare(["seed=2", argument], SACRecipeConfig)
+        launch.prepare(["seed=2", *argument.split(" ")], SACRecipeConfig)
     for answer in answers:
         assert answer in str(raised.value)
 
@@ -153,3 +158,25 @@ def test_what_is_known_is_passed_on(arguments):
 def test_a_command_that_cannot_be_read_is_refused():
     with pytest.raises(launch.BadCommand, match="seed"):
         launch.prepare(["seed"], SACRecipeConfig)
+
+
+@pytest.mark.parametrize(("reference", "expected"), [("code", 2e-3 * 0.5), ("paper", 1e-4)])
+def test_only_the_released_code_lets_the_encoders_contrastive_rate_fall(reference, expected):
+    cfg = settings("preset=smoke", f"reference={reference}", "contrastive.warmup_updates=5")
+    env = build.make_env(cfg)
+    sac = build.make_sac(cfg, env, torch.device("cpu"))
+    optimizers, schedules = build.make_optimizers(cfg, sac, build.make_contrastive(cfg, sac))
+    for _ in range(20):  # four times the warm-up: sqrt(1 / 4)
+        for optimizer in optimizers.values():
+            optimizer.step()
+        for schedule in schedules.values():
+            schedule.step()
+    assert optimizers["contrastive_encoder"].param_groups[0]["lr"] == pytest.approx(expected)
+    assert optimizers["contrastive"].param_groups[0]["lr"] == pytest.approx(cfg.sac.lr * 0.5)
+    assert optimizers["critic"].param_groups[0]["lr"] == cfg.sac.lr
+
+
+def test_published_scores_prefer_a_papers_table():
+    found = published_scores("cartpole-swingup", 100_000)
+    assert found == {"CURL, published at 100k": (100_000, 582.0), "pixel SAC, published at 100k": (100_000, 354.0)}
+    assert published_scores(None, 100_000) == {}

@@ -127,7 +127,7 @@ def test_no_gpu(tmp_path: Path):
 @pytest.mark.parametrize(
     ("overrides", "answers"),
     [
-        (["env.id=tests.recipes.faulty_envs:Buttons-v0"], ["SAC needs continuous actions", "rainbow_mcurl.py"]),
+        (["env.id=tests.recipes.faulty_envs:Buttons-v0"], ["SAC needs continuous actions", "3 discrete ones"]),
         (["env.id=Faultyy-v0"], ["'Faultyy-v0' is not registered", "Faulty-v0"]),
         (["env.id=no_such_module:Env-v0"], ["no_such_module"]),
         (["env.id=null"], ["env=gym", "env.id="]),
@@ -252,7 +252,7 @@ def test_an_environment_that_fails_when_an_episode_is_taken_up_again(fault, tmp_
     [
         (["sac.lr=1e30"], "non-finite loss at step 11: loss_actor=nan"),
         # The loss is still finite, and what the optimizer makes of it is not.
-        (["sac.lr=1e39", "sac.update_order=[critic]"], "non-finite parameters of sac at step 11"),
+        (["algo=seq_curl", "contrastive.encoder_lr_scale=1e42"], "non-finite parameters of sac at step 11"),
     ],
     ids=["loss", "parameters"],
 )

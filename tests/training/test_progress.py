@@ -60,7 +60,8 @@ class TestLines:
         clock.now += 10
         progress.update(2_500, contrastive_accuracy=torch.tensor(0.25, requires_grad=True))
         assert stream.getvalue() == (
-            "2,500/12,500 (20%) | 50 steps/s | 0:03:20 left | eval return 1,234.5 | contrastive accuracy 0.25\n"
+            "agent step 2,500/12,500 (20%) | 50 steps/s | 0:03:20 left"
+            " | eval return 1,234.5 | contrastive accuracy 0.25\n"
         )
 
     def test_the_rate_forgets_a_fast_start(self, clock: Clock) -> None:
@@ -94,7 +95,7 @@ class TestLines:
         progress.close()
         clock.now += 5
         progress.close()
-        assert stream.getvalue() == "100/100 (100%) | 1.61 steps/s | done in 0:01:02\n"
+        assert stream.getvalue() == "agent step 100/100 (100%) | 1.61 steps/s | done in 0:01:02\n"
 
     def test_closing_does_not_repeat_the_last_line(self, clock: Clock) -> None:
         stream = Stream()
@@ -129,7 +130,10 @@ class TestBar:
         progress.update(2_500, eval_return=181.25, contrastive_accuracy=0.5)
         last = stream.getvalue().split("\r")[-1]
         assert " 20%|" in last
-        assert "| 2,500/12,500 | 50 steps/s | 0:03:20 left | eval return 181.2 | contrastive accuracy 0.50" in last
+        assert (
+            "| agent step 2,500/12,500 | 50 steps/s | 0:03:20 left | eval return 181.2 | contrastive accuracy 0.50"
+            in last
+        )
         progress.close()
         assert stream.getvalue().endswith("\n")
 
@@ -187,3 +191,14 @@ def test_bad_input() -> None:
         Progress(0)
     with pytest.raises(ValueError, match="initial=11"):
         Progress(10, initial=11)
+
+
+def test_a_restart_forgets_the_speed_of_before(clock: Clock) -> None:
+    stream = Stream()
+    progress = Progress(1_000, stream=stream, clock=clock)
+    clock.now += 100  # a hundred seconds for nothing: an evaluation
+    progress.update(1)
+    progress.restart()
+    clock.now += 10
+    progress.update(101)
+    assert "| 10 steps/s | 0:01:30 left" in stream.getvalue().splitlines()[-1]

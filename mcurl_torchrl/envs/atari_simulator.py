@@ -1,0 +1,164 @@
+"""An Atari console and the resizing of its screen; imported only where ale_py is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from ale_py import Action, ALEInterface, LoggerMode
+
+__all__ = ["BilinearResize", "Console"]
+
+WEIGHT_BITS = 11  # OpenCV's weights are multiples of 1 / 2048
+
+
+class Console:
+    """Plays one game: no-ops at its start, repeated actions, the per-pixel maximum of the last two raw frames.
+
+    Screens are uint8 [C, H, W] of the console's own size. Actions are numbers of the game's minimal action set; none is
+    ever repeated at random. Games started after :meth:`seed` depend on the seed and the actions alone.
+
+    Args:
+        rom (Path): The game's ROM.
+        frame_skip (int): How often each action is taken.
+        max_noops (int): The largest number of no-ops, drawn uniformly from 0, at a game's start.
+        max_emulator_frames (int): After how many raw frames a game is cut, its no-ops included.
+        grayscale (bool): Whether screens have one channel rather than three.
+    """
+
+    def __init__(
+        self, rom: Path, *, frame_skip: int, max_noops: int, max_emulator_frames: int, grayscale: bool
+    ) -> None:
+        ALEInterface.setLoggerMode(LoggerMode.Error)
+        self._ale = ALEInterface()
+        self._ale.setInt("random_seed", 0)  # of no effect without sticky actions; the default is the time of day
+        self._ale.setFloat("repeat_action_probability", 0.0)
+        self._ale.setInt("frame_skip", 1)
+        self._ale.setBool("color_averaging", False)
+        self._ale.setInt("max_num_frames_per_episode", max_emulator_frames)
+        self._ale.loadROM(rom)
+        # Several games (Assault, KungFuMaster) begin differently after having been played: ALE's reset is that of the
+        # console's switch, which keeps memory. Loading the ROM again would do too, but takes 100 ms.
+        self._switched_on = self._ale.cloneSystemState()
+        self._actions = self._ale.getMinimalActionSet()
+        self._frame_skip = frame_skip
+        self._max_noops = max_noops
+        self._read = self._ale.getScreenGrayscale if grayscale else self._ale.getScreenRGB
+        height, width = self._ale.getScreenDims()
+        self._screens = np.empty((2, height, width) if grayscale else (2, height, width, 3), np.uint8)
+
+    @property
+    def num_actions(self) -> int:
+        """The size of the game's minimal action set."""
+        return len(self._actions)
+
+    @property
+    def screen_size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self._ale.getScreenDims()
+
+    @property
+    def lives(self) -> int:
+        """How many lives are left; always 0 in games without lives."""
+        return self._ale.lives()
+
+    @property
+    def game_over(self) -> bool:
+        """Whether the game has come to its own end."""
+        return self._ale.game_over(with_truncation=False)
+
+    @property
+    def game_cut(self) -> bool:
+        """Whether the game has reached its largest number of raw frames."""
+        return self._ale.game_truncated()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the game is over or cut: only a new one can go on."""
+        return self._ale.game_over(with_truncation=True)
+
+    def seed(self, seed: int) -> None:
+        """Makes the next new game the seed's first one; a game under way goes on until then."""
+        self._generator = np.random.default_rng(seed)
+        self._switch_on = True
+
+    def new_game(self) -> np.ndarray:
+        """Starts a game, lets a random number of no-ops pass, and returns the screen."""
+        if self._switch_on:
+            self._ale.restoreSystemState(self._switched_on)
+            self._switch_on = False
+        self._ale.reset_game()
+        for _ in range(self._generator.integers(self._max_noops, endpoint=True)):
+            self._ale.act(Action.NOOP)
+            if self.finished:
+                self._ale.reset_game()
+        return self._screen(0)
+
+    def wait(self) -> np.ndarray:
+        """Lets one raw frame pass with a no-op, and returns the screen."""
+        self._ale.act(Action.NOOP)
+        return self._screen(0)
+
+    def step(self, action: int) -> tuple[np.ndarray, float]:
+        """Takes the action ``frame_skip`` times, or until the game ends; returns the screen and the summed reward."""
+        reward = 0
+        for k in range(self._frame_skip):
+            reward += self._ale.act(self._actions[action])
+            screen = self._screen(k % 2)
+            if self.finished:
+                break
+        if k > 0:
+            screen = np.maximum(screen, self._screen_view((k - 1) % 2))
+        return screen, float(reward)
+
+    def _screen(self, slot: int) -> np.ndarray:
+        self._read(self._screens[slot])
+        return self._screen_view(slot)
+
+    def _screen_view(self, slot: int) -> np.ndarray:
+        screen = self._screens[slot]
+        return screen[np.newaxis] if screen.ndim == 2 else screen.transpose(2, 0, 1)
+
+
+class BilinearResize:
+    """Resizes uint8 images [C, H, W] bilinearly without antialiasing, as OpenCV's ``INTER_LINEAR`` does.
+
+    Published Atari results are from frames so resized; shrinking an Atari screen gives the same bits, enlarging may
+    differ by 1. Whole numbers all the way: the same frames on every machine, and in one thread, where torch would split
+    this little work over all of them and wait.
+
+    Args:
+        height (int): The images' height.
+        width (int): The images' width.
+        size (int): Height and width of the results.
+
+    Examples:
+        >>> import numpy as np
+        >>> from mcurl_torchrl.envs.atari_simulator import BilinearResize
+        >>> image = np.array([[[0, 100], [100, 200]]], np.uint8)
+        >>> BilinearResize(2, 2, 4)(image)[0, 0].tolist()
+        [0, 25, 75, 100]
+    """
+
+    def __init__(self, height: int, width: int, size: int) -> None:
+        self._top, self._bottom, top_weight, bottom_weight = _neighbours(height, size)
+        self._left, self._right, self._left_weight, self._right_weight = _neighbours(width, size)
+        self._top_weight, self._bottom_weight = top_weight[:, np.newaxis], bottom_weight[:, np.newaxis]
+
+    def __call__(self, image: np.ndarray) -> np.ndarray:
+        """Returns uint8 [C, size, size]."""
+        rows = image.take(self._left, -1) * self._left_weight + image.take(self._right, -1) * self._right_weight
+        # OpenCV drops bits along the way, so that products fit into 16-bit lanes: 4 here, 16 below, 2 at the end.
+        rows >>= 4
+        top = rows.take(self._top, -2) * self._top_weight >> 16
+        bottom = rows.take(self._bottom, -2) * self._bottom_weight >> 16
+        return ((top + bottom + 2) >> 2).astype(np.uint8)
+
+
+def _neighbours(source: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the two source pixels of each result's pixel and their weights; beyond the border, the border's pixel."""
+    center = ((np.arange(size) + 0.5) * (source / size) - 0.5).clip(0, source - 1).astype(np.float32)
+    first = center.astype(np.int64)
+    fraction = center - first.astype(np.float32)  # OpenCV's precision: the last bit decides some roundings
+    first_weight, second_weight = (np.rint(part * 2**WEIGHT_BITS).astype(np.int32) for part in (1 - fraction, fraction))
+    return first, np.minimum(first + 1, source - 1), first_weight, second_weight

@@ -1,0 +1,352 @@
+"""The networks of data-efficient Rainbow: noisy layers, the dueling categorical head, and what acts with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.modules.encoders import AtariEncoder
+
+__all__ = ["DuelingHead", "ExpectedValues", "NoisyLinear", "RainbowNetwork", "RainbowPolicy", "expected_value"]
+
+
+def expected_value(log_probabilities: Tensor, support: Tensor) -> Tensor:
+    """Returns the mean ``[*]`` of distributions ``[*, N]`` over the N values of a support."""
+    # Not a matrix product, which autocast would round, and with it the choice of actions.
+    return (log_probabilities.exp() * support).sum(-1)
+
+
+class NoisyLinear(nn.Module):
+    """A linear layer with learned factorised Gaussian noise on its weights (https://arxiv.org/abs/1706.10295).
+
+    ``weight = weight_mu + weight_sigma * outer(noise_out, noise_in)``, and so for the bias with ``noise_out``. Noise is
+    drawn by :meth:`reset_noise` and by nothing else, so that whoever calls the layer in between sees the same weights.
+    In evaluation mode (``.eval()``) there is none.
+
+    Not TorchRL's :class:`~torchrl.modules.NoisyLinear`: that one listens to ``set_exploration_type``, which every loss
+    module sets to deterministic, so that its sigmas get no gradient; it takes no generator; and it stores the outer
+    product, as large as the weights, where two vectors do.
+
+    Args:
+        in_features (int): the size of an input.
+        out_features (int): the size of an output.
+
+    Keyword Args:
+        sigma_init (float): all sigmas start at ``sigma_init / sqrt(in_features)``. Defaults to 0.1, as data-efficient
+            Rainbow has it (https://arxiv.org/abs/1906.05243); Rainbow had 0.5.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.modules.rainbow import NoisyLinear
+        >>> layer, inputs = NoisyLinear(4, 2), torch.ones(3, 4)
+        >>> before = layer(inputs)
+        >>> torch.equal(layer(inputs), before)
+        True
+        >>> layer.reset_noise()
+        >>> torch.equal(layer(inputs), before)
+        False
+    """
+
+    noise_in: Tensor
+    noise_out: Tensor
+
+    def __init__(self, in_features: int, out_features: int, *, sigma_init: float = 0.1) -> None:
+        super().__init__()
+        if not sigma_init >= 0:
+            raise ValueError(f"sigma_init={sigma_init}; it must be at least 0")
+        self.in_features = check_count("in_features", in_features)
+        self.out_features = check_count("out_features", out_features)
+        self.sigma_init = sigma_init
+        self.weight_mu = nn.Parameter(torch.empty(out_features, in_features))
+        self.weight_sigma = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias_mu = nn.Parameter(torch.empty(out_features))
+        self.bias_sigma = nn.Parameter(torch.empty(out_features))
+        self.register_buffer("noise_in", torch.empty(in_features))
+        self.register_buffer("noise_out", torch.empty(out_features))
+        self.reset_parameters()
+        self.reset_noise()
+
+    def reset_parameters(self) -> None:
+        """Draws the means anew and sets the sigmas back."""
+        bound = 1 / math.sqrt(self.in_features)
+        for mean in (self.weight_mu, self.bias_mu):
+            nn.init.uniform_(mean, -bound, bound)
+        # Departs from TorchRL and from the released code of CURL, which divide the bias's by the square root of
+        # out_features; the paper divides both by that of the inputs.
+        for sigma in (self.weight_sigma, self.bias_sigma):
+            nn.init.constant_(sigma, self.sigma_init * bound)
+
+    @torch.no_grad()
+    def reset_noise(self, generator: torch.Generator | None = None) -> None:
+        """Draws new noise, in place; a generator may be on another device than the layer."""
+        for noise in (self.noise_in, self.noise_out):
+            device = noise.device if generator is None else generator.device
+            drawn = torch.randn(noise.shape, generator=generator, device=device, dtype=noise.dtype)
+            noise.copy_(drawn.sign() * drawn.abs().sqrt())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Turns ``[*, in_features]`` into ``[*, out_features]``."""
+        if not self.training:
+            return F.linear(inputs, self.weight_mu, self.bias_mu)
+        weight = torch.addcmul(self.weight_mu, self.weight_sigma, torch.outer(self.noise_out, self.noise_in))
+        return F.linear(inputs, weight, torch.addcmul(self.bias_mu, self.bias_sigma, self.noise_out))
+
+    def extra_repr(self) -> str:
+        """Says the layer's sizes."""
+        return f"{self.in_features}, {self.out_features}, sigma_init={self.sigma_init}"
+
+
+class DuelingHead(nn.Module):
+    """Turns latents into the distribution of each action's return, from a value and an advantage branch.
+
+    ``logits = value + advantage - mean over actions of advantage`` (https://arxiv.org/abs/1511.06581), atom by atom, as
+    in Rainbow (https://arxiv.org/abs/1710.02298). Each branch has one hidden layer; all layers are noisy.
+
+    Args:
+        feature_dim (int): the size of a latent.
+        num_actions (int): how many actions there are.
+
+    Keyword Args:
+        num_atoms (int): how many values a return may have. Defaults to 51.
+        hidden_dim (int): the width of the hidden layers. Defaults to 256.
+        sigma_init (float): of :class:`NoisyLinear`. Defaults to 0.1.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.modules.rainbow import DuelingHead
+        >>> log_probabilities = DuelingHead(576, 6)(torch.randn(32, 576))
+        >>> log_probabilities.shape
+        torch.Size([32, 6, 51])
+        >>> bool(torch.allclose(log_probabilities.exp().sum(-1), torch.ones(32, 6)))
+        True
+    """
+
+    def __init__(
+        self,
+        feature_dim: int,
+        num_actions: int,
+        *,
+        num_atoms: int = 51,
+        hidden_dim: int = 256,
+        sigma_init: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.num_actions = check_count("num_actions", num_actions)
+        self.num_atoms = check_count("num_atoms", num_atoms)
+        check_count("hidden_dim", hidden_dim)
+
+        def branch(outputs: int) -> nn.Sequential:
+            return nn.Sequential(
+                NoisyLinear(feature_dim, hidden_dim, sigma_init=sigma_init),
+                nn.ReLU(),
+                NoisyLinear(hidden_dim, outputs * num_atoms, sigma_init=sigma_init),
+            )
+
+        self.value = branch(1)
+        self.advantage = branch(num_actions)
+
+    def forward(self, latent: Tensor) -> Tensor:
+        """Returns log-probabilities ``[*, num_actions, num_atoms]``."""
+        value = self.value(latent).unflatten(-1, (1, self.num_atoms))
+        advantage = self.advantage(latent).unflatten(-1, (self.num_actions, self.num_atoms))
+        logits = value + advantage - advantage.mean(-2, keepdim=True)
+        # In the weights' precision also under autocast.
+        precision: Tensor = self.value[0].weight_mu  # type: ignore[assignment]
+        return F.log_softmax(logits.to(precision.dtype), dim=-1)
+
+    def reset_noise(self, generator: torch.Generator | None = None) -> None:
+        """Draws new noise for every layer."""
+        for module in self.modules():
+            if isinstance(module, NoisyLinear):
+                module.reset_noise(generator)
+
+
+class RainbowNetwork(nn.Module):
+    """Encoder and head of data-efficient Rainbow (https://arxiv.org/abs/1906.05243): pixels to returns' distributions.
+
+    The head stands on the convolutions' features. A contrastive loss that is given ``network.encoder`` trains the same
+    convolutions; a projection that the encoder may have (``feature_dim``) is the contrastive loss's alone.
+
+    Args:
+        encoder (AtariEncoder): or any encoder with ``features()`` and ``num_features``.
+        head (DuelingHead): the head on ``num_features``.
+
+    Keyword Args:
+        value_bounds (tuple of float): the lowest and the highest return. Defaults to (-10, 10).
+
+    Attributes:
+        support (torch.Tensor): ``[num_atoms]``, the returns that a distribution is over.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl import AtariEncoder
+        >>> from mcurl_torchrl.modules.rainbow import DuelingHead, RainbowNetwork
+        >>> encoder = AtariEncoder()
+        >>> network = RainbowNetwork(encoder, DuelingHead(encoder.num_features, 6))
+        >>> pixels = torch.zeros(2, 4, 84, 84, dtype=torch.uint8)
+        >>> network(pixels).shape  # log-probabilities
+        torch.Size([2, 6, 51])
+        >>> network.values(pixels).shape
+        torch.Size([2, 6])
+    """
+
+    support: Tensor
+
+    def __init__(
+        self, encoder: AtariEncoder, head: DuelingHead, *, value_bounds: tuple[float, float] = (-10.0, 10.0)
+    ) -> None:
+        super().__init__()
+        low, high = value_bounds
+        if not low < high:
+            raise ValueError(f"value_bounds={tuple(value_bounds)}; the first must be below the second")
+        if head.num_atoms < 2:
+            raise ValueError(f"num_atoms={head.num_atoms}; a support has at least 2")
+        self.encoder = encoder
+        self.head = head
+        self.register_buffer("support", torch.linspace(low, high, head.num_atoms))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Returns log-probabilities ``[*, num_actions, num_atoms]`` for pixels ``[*, C, H, W]``."""
+        return self.head(self.encoder.features(pixels))
+
+    def values(self, pixels: Tensor) -> Tensor:
+        """Returns the expected return of each action, ``[*, num_actions]``."""
+        return expected_value(self(pixels), self.support)
+
+    def reset_noise(self, generator: torch.Generator | None = None) -> None:
+        """Draws new noise for every noisy layer, in place."""
+        self.head.reset_noise(generator)
+
+
+class ExpectedValues(nn.Module):
+    """Shows only the expected returns of a network: what :class:`~torchrl.modules.QValueActor` takes.
+
+    So a :class:`RainbowNetwork` can be trained by TorchRL's :class:`~torchrl.objectives.DQNLoss`.
+
+    Args:
+        network (RainbowNetwork): the network, shared, not copied.
+
+    Examples:
+        >>> import torch
+        >>> from torchrl.modules import QValueActor
+        >>> from torchrl.objectives import DQNLoss
+        >>> from mcurl_torchrl.modules.rainbow import ExpectedValues, RainbowPolicy
+        >>> network = RainbowPolicy([4, 84, 84], 6).network
+        >>> actor = QValueActor(ExpectedValues(network), in_keys=["pixels"], action_space="categorical")
+        >>> loss = DQNLoss(actor, action_space="categorical", double_dqn=True)
+    """
+
+    def __init__(self, network: RainbowNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Returns the expected return of each action, ``[*, num_actions]``."""
+        return self.network.values(pixels)
+
+
+class RainbowPolicy(nn.Module):
+    """What acts in data-efficient Rainbow: stacked frames to the index of the best action.
+
+    In training mode it acts, and ``policy.network`` learns, with the noise that :meth:`reset_noise` drew last; after
+    ``.eval()`` there is none. TorchRL's ``set_exploration_type`` changes nothing.
+
+    Args:
+        observation_shape (sequence of int): ``[C, H, W]``, all frames of a stack together.
+        num_actions (int): how many actions there are.
+
+    Keyword Args:
+        hidden_dim (int): the head's. Defaults to 256.
+        num_atoms (int): how many values a return may have. Defaults to 51.
+        value_bounds (tuple of float): the lowest and the highest of them. Defaults to (-10, 10).
+        sigma_init (float): the noise's at first. Defaults to 0.1.
+        feature_dim (int, optional): adds a projection to the encoder, as in :class:`~mcurl_torchrl.AtariEncoder`, for a
+            contrastive loss alone: the head stands before it. Defaults to None.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.modules.rainbow import RainbowPolicy
+        >>> policy = RainbowPolicy([4, 84, 84], 6)
+        >>> policy.reset_noise()
+        >>> pixels = torch.zeros(2, 4, 84, 84, dtype=torch.uint8)
+        >>> policy(pixels).shape, policy(pixels[0]).shape
+        (torch.Size([2]), torch.Size([]))
+        >>> policy.act_without_noise(pixels, epsilon=0.001).shape
+        torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        observation_shape: Sequence[int],
+        num_actions: int,
+        *,
+        hidden_dim: int = 256,
+        num_atoms: int = 51,
+        value_bounds: tuple[float, float] = (-10.0, 10.0),
+        sigma_init: float = 0.1,
+        feature_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.settings: dict[str, Any] = {
+            "observation_shape": list(observation_shape),
+            "num_actions": num_actions,
+            "hidden_dim": hidden_dim,
+            "num_atoms": num_atoms,
+            "value_bounds": list(value_bounds),
+            "sigma_init": sigma_init,
+            "feature_dim": feature_dim,
+        }
+        if len(observation_shape) != 3 or observation_shape[1] != observation_shape[2]:
+            raise ValueError(f"observation_shape={list(observation_shape)}; it must be [C, H, W] with H = W")
+        encoder = AtariEncoder(observation_shape[0], observation_shape[1], feature_dim=feature_dim)
+        head = DuelingHead(
+            encoder.num_features, num_actions, num_atoms=num_atoms, hidden_dim=hidden_dim, sigma_init=sigma_init
+        )
+        self.network = RainbowNetwork(encoder, head, value_bounds=value_bounds)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Returns the index of the action with the highest expected return, ``[*]``."""
+        return self.network.values(pixels).argmax(-1)
+
+    def act_without_noise(
+        self, pixels: Tensor, *, epsilon: float = 0.0, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Acts as in evaluation, whatever the mode: without noise, at random with probability ``epsilon``.
+
+        Args:
+            pixels (torch.Tensor): ``[*, C, H, W]``.
+
+        Keyword Args:
+            epsilon (float): Defaults to 0, for which no random number is drawn.
+            generator (torch.Generator, optional): where random numbers come from.
+
+        Returns:
+            Action indices ``[*]``.
+
+        Raises:
+            ValueError: if ``epsilon`` is no probability.
+        """
+        if not 0 <= epsilon <= 1:
+            raise ValueError(f"epsilon={epsilon}; it must be between 0 and 1")
+        was_training = self.training
+        self.eval()
+        try:
+            action = self(pixels)
+        finally:
+            self.train(was_training)
+        if epsilon == 0:
+            return action
+        device = action.device if generator is None else generator.device
+        explores = torch.rand(action.shape, generator=generator, device=device) < epsilon
+        anything = torch.randint(self.settings["num_actions"], action.shape, generator=generator, device=device)
+        return torch.where(explores.to(action.device), anything.to(action.device), action)
+
+    def reset_noise(self, generator: torch.Generator | None = None) -> None:
+        """Draws the noise of the next agent step, in place."""
+        self.network.reset_noise(generator)
