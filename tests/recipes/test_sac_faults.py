@@ -10,13 +10,12 @@ import json
 import math
 import os
 import pickle
-import resource
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import evaluate
@@ -30,6 +29,7 @@ from schema import EvaluateConfig, SACRecipeConfig
 from mcurl_torchrl import load_policy
 from mcurl_torchrl.training import CheckpointNotRestored, Checkpoints, RunDirectory, tables
 from tests.envs.test_gl import WITHOUT_LIBRARIES
+from tests.no_room import files_at_most
 from tests.recipes.faulty_envs import Faulty
 from tests.recipes.running import RECIPES, SMALL, settings, train
 
@@ -40,14 +40,6 @@ FAULTY = [
     *("total_env_steps=40", "sac.random_agent_steps=10", "replay.capacity=200", "evaluation.video=false"),
     *("checkpoint.interval_agent_steps=10", "evaluation.interval_env_steps=20"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -275,17 +267,6 @@ def test_rewards_that_overflow(fault, tmp_path: Path):
 
 
 # -- no room -----------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def files_at_most(size: int) -> Iterator[None]:
-    """A limit to the size of files, which is a disk without room for larger ones."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_no_room_for_anything_large(run: RunDirectory):

@@ -16,14 +16,6 @@ from tests.recipes.running import RECIPES, SMALL, results, train
 SETTINGS = [*SMALL, "total_env_steps=400", "evaluation.interval_env_steps=240", "checkpoint.interval_agent_steps=20"]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """A run that nobody stopped: 50 agent steps, evaluations after 0, 30 and 50, checkpoints also after 20 and 40."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -10,13 +9,12 @@ import os
 import pickle
 import random
 import re
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +32,7 @@ from mcurl_torchrl import (
 )
 from mcurl_torchrl.replay import archive
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, CheckpointNotSaved, Checkpoints
+from tests.no_room import files_at_most
 from tests.replay.episodes import make_buffer, make_episode, make_episodes
 
 REPO = Path(__file__).resolve().parents[2]
@@ -556,17 +555,6 @@ def test_foreign_folders(tmp_path: Path, content: str | None, says: str) -> None
 
 
 # -- no room -----------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def files_at_most(size: int) -> Iterator[None]:
-    """A limit to the size of files, which is a disk without room for larger ones."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("part", ["component", "replay"])
