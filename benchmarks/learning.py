@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 import yaml
@@ -17,25 +16,17 @@ import yaml
 sys.path.append(str(Path(__file__).parents[1] / "recipes"))
 from published_scores import published_scores
 
-from mcurl_torchrl.training import plot_learning_curve
-from mcurl_torchrl.training.tables import read
+from mcurl_torchrl.training import plot_learning_curve, read_evaluations
 
 RESULTS = Path(__file__).parent / "results"
 KEPT = ("eval.csv", "metrics.csv", "config.yaml", "result.json")
-
-
-def evaluations(run: Path) -> list[tuple[int, list[float]]]:
-    points: dict[int, list[float]] = defaultdict(list)
-    for row in read(run / "eval.csv"):
-        points[row["env_steps"]].append(row["return"])
-    return sorted(points.items())
 
 
 def draw(folder: Path) -> None:
     curves, config = {}, {}
     for run in sorted(path.parent for path in folder.glob("*/eval.csv")):
         config = yaml.safe_load((run / "config.yaml").read_text())
-        curves[f"{config['algo_name']}, seed {config['seed']}"] = evaluations(run)
+        curves[f"{config['algo_name']}, seed {config['seed']}"] = read_evaluations(run / "eval.csv")
     if not curves:
         raise SystemExit(f"{folder} has no runs: no sub-folder with an eval.csv")
     task = config["env"]["task"] or config["env"]["id"]

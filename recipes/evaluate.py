@@ -1,7 +1,9 @@
 """Plays, scores and films what a run has learned, and exports it.
 
-python recipes/evaluate.py run=RUN_DIR which=best episodes=20 seed=7
-python recipes/evaluate.py run=RUN_DIR export=policy.pt2
+    python recipes/evaluate.py run=RUN_DIR which=best episodes=20 seed=7
+    python recipes/evaluate.py run=RUN_DIR export=policy.pt2
+
+Everything goes to RUN_DIR/evaluations, but for the exported file.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ Nothing here knows what is trained.
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import os
 import shlex
@@ -26,7 +25,6 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from mcurl_torchrl.checks import check_count
-from mcurl_torchrl.files import write_file
 from mcurl_torchrl.training import (
     Checkpoints,
     EnvironmentFailed,
@@ -189,8 +187,7 @@ def prepare_directory(
 
 def change_settings(directory: RunDirectory, settings: dict[str, Any], overrides: list[str]) -> None:
     """Writes down what a run goes on with. Called once it does: a change that does not fit leaves it as it was."""
-    manifest = {**directory.read_manifest(), "overrides": overrides}
-    write_file(directory.manifest, (json.dumps(manifest, indent=2) + "\n").encode())
+    directory.change_overrides(overrides)
     directory.write_config(OmegaConf.to_yaml(settings))
 
 

@@ -65,14 +65,13 @@ def observation_key(cfg: SACRecipeConfig) -> str:
 def make_env(cfg: SACRecipeConfig) -> EnvBase:
     """Makes an environment with images (or states) and actions in [-1, 1]."""
     env: EnvConfig = cfg.env
+    shared = {"action_repeat": env.action_repeat, "image_size": env.image_size, "num_frames": env.num_frames}
     if check_choice("env.backend", env.backend, ("dmc", "gym")) == "dmc":
         if env.task is None:
             raise ValueError("env=dmc needs a task of the suite: env.task=humanoid-run, say")
         made = make_dmc_env(
             env.task,
-            action_repeat=env.action_repeat,
-            image_size=env.image_size,
-            num_frames=env.num_frames,
+            **shared,
             camera_id=env.camera_id,
             from_pixels=observation_key(cfg) == "pixels",
             shadows=env.shadows,
@@ -83,13 +82,7 @@ def make_env(cfg: SACRecipeConfig) -> EnvBase:
     elif env.id is None:
         raise ValueError("env=gym needs what gymnasium.make takes: env.id=CarRacing-v3, say")
     else:
-        made = make_pixel_env(
-            env.id,
-            action_repeat=env.action_repeat,
-            image_size=env.image_size,
-            num_frames=env.num_frames,
-            render=env.render,
-        )
+        made = make_pixel_env(env.id, **shared, render=env.render)
     if not made.action_spec.dtype.is_floating_point:
         raise ValueError(
             f"SAC needs continuous actions; {env.task or env.id} has {made.action_spec.shape[-1]} discrete ones: "

@@ -101,6 +101,7 @@ def update(cfg, number, sac, contrastive, targets, optimizers, schedules, batch,
             optimize(losses["loss_actor"], optimizers["actor"])
             optimize(losses["loss_alpha"], optimizers["alpha"])
             metrics |= dict(losses.items())
+            # Not only where it is logged: the actor steps in every second update, and may never step in that one.
             metrics["gradient_norm_actor"] = gradient_norm(sac.actor_parameters())
 
         elif part == "targets" and number % cfg.sac.target_interval_updates == 0:

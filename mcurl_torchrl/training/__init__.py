@@ -11,7 +11,7 @@ from mcurl_torchrl.training.diagnostics import (
     latent_spread,
 )
 from mcurl_torchrl.training.episodes import EnvironmentFailed, EpisodeStream, ReplayedDifferently
-from mcurl_torchrl.training.evaluation import Evaluation, evaluate
+from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluations
 from mcurl_torchrl.training.optimizing import optimize
 from mcurl_torchrl.training.policies import FramePolicy, describe_policy, export_policy, load_policy
 from mcurl_torchrl.training.progress import Progress
@@ -56,6 +56,7 @@ __all__ = [
     "make_trackers",
     "optimize",
     "plot_learning_curve",
+    "read_evaluations",
     "read_video",
     "recent_runs",
     "seed_everything",

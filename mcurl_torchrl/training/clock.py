@@ -58,7 +58,7 @@ class Clock:
         self._counts[part] += 1
 
     def count(self, part: str) -> int:
-        """How often a part was timed since this process began."""
+        """How often a part was timed in all of the run."""
         return self._counts[part]
 
     def last(self, part: str) -> float:
@@ -69,6 +69,10 @@ class Clock:
         """The seconds that a part took in all of the run."""
         return self._totals[part]
 
+    def mean(self, part: str) -> float:
+        """The seconds that a part takes, on average over all of the run."""
+        return self._totals[part] / self._counts[part]
+
     def take(self, *, steps: int) -> dict[str, float]:
         """Returns milliseconds per step of each part since the last call, and the seconds of the run so far."""
         parts = {f"milliseconds_{part}": 1000 * seconds / steps for part, seconds in self._recent.items()}
@@ -77,9 +81,10 @@ class Clock:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what a resumed run goes on counting from."""
-        return {"seconds": self.seconds, "totals": dict(self._totals)}
+        return {"seconds": self.seconds, "totals": dict(self._totals), "counts": dict(self._counts)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on counting from there; paused at first."""
         self._before, self._begin = state["seconds"], None
         self._totals = defaultdict(float, state["totals"])
+        self._counts = defaultdict(int, state["counts"])

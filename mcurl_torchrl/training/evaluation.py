@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torchrl.envs import EnvBase
 
 from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.training import tables
 from mcurl_torchrl.training.episodes import EpisodeStream
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["Evaluation", "evaluate", "read_evaluations"]
 
 
 @dataclass(frozen=True)
@@ -77,3 +80,11 @@ def evaluate(
         if on_episode is not None:
             on_episode(len(returns), returns[-1])
     return Evaluation(returns, lengths, frames)
+
+
+def read_evaluations(path: str | Path) -> list[tuple[int, list[float]]]:
+    """Reads an ``eval.csv``: environment steps and the returns of all episodes, evaluation by evaluation."""
+    points: dict[int, list[float]] = defaultdict(list)
+    for row in tables.read(path):
+        points[row["env_steps"]].append(row["return"])
+    return sorted(points.items())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,12 @@ from torchrl.envs import EnvBase
 from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.modules import GaussianPolicy
 from mcurl_torchrl.replay import FrameReplayBuffer
-from mcurl_torchrl.training import tables
 from mcurl_torchrl.training.checkpoints import CheckpointNotSaved, Checkpoints
 from mcurl_torchrl.training.clock import Clock
 from mcurl_torchrl.training.curves import plot_learning_curve
 from mcurl_torchrl.training.diagnostics import check_finite
 from mcurl_torchrl.training.episodes import EnvironmentFailed
-from mcurl_torchrl.training.evaluation import Evaluation, evaluate
+from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluations
 from mcurl_torchrl.training.optimizing import keeping_options
 from mcurl_torchrl.training.policies import describe_policy
 from mcurl_torchrl.training.progress import Progress
@@ -187,12 +185,10 @@ class TrainingRun:
         return restored.step
 
     def _warn_when_slow(self, step: int) -> None:
-        updates = self._clock.count("update")
-        if self.hint_when_slow is None or updates < 10:
+        if self.hint_when_slow is None or self._clock.count("update") < 10:
             return
-        # Of all parts of a step, per update so far: the random steps before the first one are over.
-        seconds = sum(self._clock.total(part) for part in ("env", "sample", "update")) / updates
-        hours = seconds * (self.total - step) / 3600
+        # Each part's own mean: there were steps without an update before.
+        hours = sum(self._clock.mean(part) for part in ("env", "sample", "update")) * (self.total - step) / 3600
         if hours > self.slow_hours and self.progress is not None:
             self.progress.note(f"at this speed the run takes about {hours:,.0f} more hours: {self.hint_when_slow}")
         self.hint_when_slow = None
@@ -276,28 +272,27 @@ class TrainingRun:
             )
         self.trackers.log(env_steps, {"evaluation/return": evaluation.mean})
         self.show(eval_return=evaluation.mean)
-        if self.progress is not None:
-            seconds = self._clock.last("evaluation")
-            self.progress.note(
-                f"{env_steps:,} env steps: return {evaluation.mean:.1f} (lowest {min(evaluation.returns):.1f}, "
-                f"highest {max(evaluation.returns):.1f}, {len(evaluation.returns)} episodes in {seconds:.0f} s)"
-            )
+        assert self.progress is not None
+        self.progress.note(
+            f"{env_steps:,} env steps: return {evaluation.mean:.1f} (lowest {min(evaluation.returns):.1f}, highest "
+            f"{max(evaluation.returns):.1f}, {len(evaluation.returns)} episodes in "
+            f"{self._clock.last('evaluation'):.0f} s)"
+        )
+        points = read_evaluations(self.directory.eval.path)
         with self._or_warn(f"no {self.directory.curve.name} at agent step {step}"):
-            self._draw()
+            self._draw(points)
         with self._or_warn(f"no {self.directory.result.name} at agent step {step}"):
-            self._write_result()
+            self._write_result(points)
         if evaluation.frames:
             path = self.directory.videos / f"env_steps_{env_steps}.mp4"
             with self._or_warn(f"no video {path}"):
                 write_video(path, evaluation.frames, fps=self.fps)
                 self.trackers.log_video("evaluation", path, env_steps)
 
-    def _draw(self) -> None:
-        points = self.evaluations()
+    def _draw(self, points: list[tuple[int, list[float]]]) -> None:
         plot_learning_curve({self.name: points}, self.directory.curve, title=self.name, reference=self.reference)
 
-    def _write_result(self) -> None:
-        points = self.evaluations()
+    def _write_result(self, points: list[tuple[int, list[float]]]) -> None:
         means = [(env_steps, sum(returns) / len(returns)) for env_steps, returns in points]
         best = max(means, key=lambda point: (point[1], point[0]))  # the later of equals, as checkpoints have it
         self.directory.write_result(
@@ -313,13 +308,6 @@ class TrainingRun:
                 "seconds_evaluation": self._clock.total("evaluation"),
             }
         )
-
-    def evaluations(self) -> list[tuple[int, list[float]]]:
-        """Returns the evaluations so far: environment steps and the returns of all episodes."""
-        points: dict[int, list[float]] = defaultdict(list)
-        for row in tables.read(self.directory.eval.path):
-            points[row["env_steps"]].append(row["return"])
-        return sorted(points.items())
 
     def checkpoint_due(self, step: int) -> bool:
         """Tells whether to save at this step; :meth:`evaluate` saves by itself."""

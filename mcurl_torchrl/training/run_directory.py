@@ -165,6 +165,14 @@ class RunDirectory:
         manifest["resumed"] = [*manifest.get("resumed", []), entry]
         self._write(self.manifest, json.dumps(manifest, indent=2) + "\n")
 
+    def change_overrides(self, overrides: Sequence[str]) -> None:
+        """Notes in the manifest that the run goes on with other settings than it was started with.
+
+        Args:
+            overrides (sequence of str): what is changed from the defaults now.
+        """
+        self._write(self.manifest, json.dumps({**self.read_manifest(), "overrides": list(overrides)}, indent=2) + "\n")
+
     def read_manifest(self) -> dict[str, Any]:
         """Reads ``manifest.json``.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mcurl_torchrl.checks import check_choice
+from mcurl_torchrl.files import write_file
 
 __all__ = ["Tracker", "Trackers", "make_trackers"]
 
@@ -316,4 +317,4 @@ def _stored_id(file: Path, resume_step: int | None) -> str | None:
 
 
 def _store_id(file: Path, run_id: str) -> None:
-    file.write_text(run_id + "\n")
+    write_file(file, f"{run_id}\n".encode())
