@@ -29,7 +29,7 @@ def draw(folder: Path) -> None:
         curves[f"{config['algo_name']}, seed {config['seed']}"] = read_evaluations(run / "eval.csv")
     if not curves:
         raise SystemExit(f"{folder} has no runs: no sub-folder with an eval.csv")
-    task = config["env"]["task"] or config["env"]["id"]
+    task = next(config["env"][key] for key in ("task", "game", "id") if config["env"].get(key))
     plot_learning_curve(
         curves, folder / "curve.png", title=task, reference=published_scores(task, config["total_env_steps"])
     )

@@ -19,12 +19,21 @@ from mcurl_torchrl.training import Checkpoints, RunDirectory, recent_runs
 CONF = Path(__file__).parent / "conf"
 
 
+def config_folder(config_name: str) -> Path:
+    """Returns the folder with a script's config and its groups: each recipe has its own envs, algos and presets."""
+    (found,) = CONF.glob(f"*/{config_name}.yaml")
+    return found.parent
+
+
 class BadCommand(Exception):
     """The command line is wrong in a way that the message explains."""
 
 
-def prepare(arguments: list[str], schema: type) -> list[str]:
-    """Checks what is set on the command line; to resume a run, adds what that run had set."""
+def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
+    """Checks what is set on the command line against a schema and a folder of configs.
+
+    To resume a run, adds what that run had set.
+    """
     if {"-h", "--help", "--hydra-help", "-sc", "--shell-completion", "-c", "--cfg", "-i", "--info"} & set(arguments):
         return arguments
     arguments = [quote_existing(argument) for argument in arguments]
@@ -36,21 +45,22 @@ def prepare(arguments: list[str], schema: type) -> list[str]:
     except OverrideParseException as error:
         raise BadCommand(f"{error}".strip()) from None
     for override in overrides:
-        check_override(override, schema)
+        check_override(override, schema, conf)
     given = {override.key_or_group: override.value() for override in overrides if not override.is_sweep_override()}
-    task = given.get("env.task")
-    if given.get("env") == "dmc" and task is not None and (CONF / "env" / f"{task}.yaml").is_file():
-        raise BadCommand(f"env=dmc env.task={task}: {task} has published settings of its own; use env={task}")
+    for key in ("env.task", "env.game"):
+        if (named := given.get(key)) is not None and (conf / "env" / f"{named}.yaml").is_file():
+            raise BadCommand(f"{key}={named}: {named} has published settings of its own; use env={named}")
     for override in overrides:
         if override.key_or_group == "run":
             check_resumable(directory_named_by(override))
-    named = [override for override in overrides if override.key_or_group == "resume"]
-    if not named or named[-1].value() is None:
+    resumed = [override for override in overrides if override.key_or_group == "resume"]
+    if not resumed or resumed[-1].value() is None:
         return arguments
     if {"-m", "--multirun"} & set(arguments):
         raise BadCommand("resume continues one run; it does not go with --multirun")
-    directory = directory_named_by(named[-1])
+    directory = directory_named_by(resumed[-1])
     check_resumable(directory)
+    check_recipe(directory, schema)
     flags = [argument for argument in arguments if argument.startswith("-")]
     # Hydra refuses a group that is set twice; what is set now wins.
     before = [line for line in overrides_of(directory) if line.lstrip("+~").partition("=")[0] not in given]
@@ -83,22 +93,33 @@ def quoted(path: str | Path) -> str:
 
 def overrides_of(directory: RunDirectory) -> list[str]:
     """Returns what a run was started with."""
-    try:
-        overrides = directory.read_manifest().get("overrides")
-    except ValueError as error:
-        raise BadCommand(f"resume={directory.path}: {error}") from None
+    overrides = read_manifest(directory).get("overrides")
     if not isinstance(overrides, list) or not all(isinstance(line, str) for line in overrides):
         raise BadCommand(f"resume={directory.path}: {directory.manifest.name} is damaged: it lists no overrides")
     return overrides
 
 
-def check_override(override: Override, schema: type) -> None:
+def read_manifest(directory: RunDirectory) -> dict[str, Any]:
+    try:
+        return directory.read_manifest()
+    except ValueError as error:
+        raise BadCommand(f"resume={directory.path}: {error}") from None
+
+
+def check_recipe(directory: RunDirectory, schema: type) -> None:
+    """Refuses to continue a run of another recipe."""
+    ours, theirs = schema().recipe, read_manifest(directory).get("recipe")
+    if theirs is not None and theirs != ours:
+        raise BadCommand(f"resume={directory.path}: it is a run of recipes/{theirs}.py, not of recipes/{ours}.py")
+
+
+def check_override(override: Override, schema: type, conf: Path) -> None:
     key = override.key_or_group
     if key.partition(".")[0] == "hydra":
         return
     group = key.partition("@")[0]
-    if (CONF / group).is_dir():
-        choices = sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+    if (conf / group).is_dir():
+        choices = sorted(file.stem for file in (conf / group).glob("*.yaml"))
         for choice in chosen(override):
             if choice not in choices:
                 raise BadCommand(f"{group}={choice}: {did_you_mean(str(choice), choices)}")
@@ -107,7 +128,7 @@ def check_override(override: Override, schema: type) -> None:
     parts = key.split(".")
     # Below a key that takes a dictionary, anything goes.
     if key not in names and not any(names.get(".".join(parts[:count])) for count in range(1, len(parts))):
-        groups = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
+        groups = sorted(folder.name for folder in conf.iterdir() if folder.is_dir())
         raise BadCommand(f"there is no setting {key!r}; {did_you_mean(key, [*groups, *names])}")
 
 

@@ -1,6 +1,7 @@
 """Plays, scores and films what a run has learned, and exports it.
 
     python recipes/evaluate.py run=RUN_DIR which=best episodes=20 seed=7
+    python recipes/evaluate.py run=RUN_DIR episodes=100 num_envs=10
     python recipes/evaluate.py run=RUN_DIR export=policy.pt2
 
 Everything goes to RUN_DIR/evaluations, but for the exported file.
@@ -8,10 +9,12 @@ Everything goes to RUN_DIR/evaluations, but for the exported file.
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 from pathlib import Path
 
+import rainbow_builders
 import sac_builders
 from hydra.core.hydra_config import HydraConfig
 from launch import BadCommand, launch, pick_device
@@ -21,10 +24,13 @@ from torch import Tensor
 from yaml import YAMLError
 
 from mcurl_torchrl import load_policy
-from mcurl_torchrl.checks import check_choice
+from mcurl_torchrl.checks import check_choice, check_count
 from mcurl_torchrl.training import RunDirectory, evaluate, export_policy, write_video
 
-MAKE_ENV = {"sac_mcurl": (sac_builders.make_env, sac_builders.observation_key)}
+MAKE_ENV = {
+    "sac_mcurl": sac_builders.make_env,
+    "rainbow_mcurl": functools.partial(rainbow_builders.make_env, training=False),
+}
 
 
 def main(cfg: DictConfig) -> None:
@@ -32,27 +38,29 @@ def main(cfg: DictConfig) -> None:
     try:
         device = pick_device(cfg.device)
         recipe = directory.read_manifest().get("recipe")
-        make_env, observation_key = MAKE_ENV[check_choice("its recipe", recipe, tuple(MAKE_ENV))]
+        make_env = MAKE_ENV[check_choice("its recipe", recipe, tuple(MAKE_ENV))]
         policy = load_policy(directory.path, which=cfg.which, device=device)
         settings = OmegaConf.load(directory.config)
     except (OSError, ValueError, RuntimeError, YAMLError) as error:
         raise BadCommand(f"run={cfg.run}: {error}") from error
-    key = observation_key(settings)
+    key = OmegaConf.select(settings, "sac.observation", default="pixels")
+    epsilon = OmegaConf.select(settings, "evaluation.epsilon", default=0.0) if cfg.epsilon is None else cfg.epsilon
 
-    def act(observation: Tensor) -> Tensor:
-        return policy.network(observation.to(device)).cpu()
+    def act(observations: Tensor) -> Tensor:
+        return policy.network(observations.to(device)).cpu()
 
     def report(episode: int, score: float) -> None:
         print(f"episode {episode}: {score:.1f}", flush=True)
 
     evaluation = evaluate(
         act,
-        make_env(settings),
+        [make_env(settings) for _ in range(check_count("num_envs", cfg.num_envs))],
         episodes=cfg.episodes,
         seed=cfg.seed,
         num_frames=policy.num_frames,
         record=cfg.video and key == "pixels",
         pixels_key=key,
+        epsilon=epsilon,
         on_episode=report,
     )
     folder = Path(HydraConfig.get().runtime.output_dir)
@@ -60,6 +68,7 @@ def main(cfg: DictConfig) -> None:
         "run": str(directory.path),
         "which": cfg.which,
         "seed": cfg.seed,
+        "epsilon": epsilon,
         "returns": evaluation.returns,
         "lengths": evaluation.lengths,
         "mean": evaluation.mean,

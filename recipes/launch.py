@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import hydra
 import torch
-from command_line import CONF, BadCommand, prepare, quoted
+from command_line import BadCommand, config_folder, prepare, quoted
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -69,10 +69,10 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
         except Exception as error:
             explain(Path(HydraConfig.get().runtime.output_dir), error)
 
-    program = Path(sys.argv[0]).name
+    program, conf = Path(sys.argv[0]).name, config_folder(config_name)
     try:
-        sys.argv[1:] = prepare(sys.argv[1:], schema)
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(checked)()
+        sys.argv[1:] = prepare(sys.argv[1:], schema, conf)
+        hydra.main(version_base="1.3", config_path=str(conf), config_name=config_name)(checked)()
     except (BadCommand, HydraException, OmegaConfBaseException, OSError) as error:
         cause = f"\n{error.__cause__}" if isinstance(error, HydraException) and error.__cause__ else ""
         sys.exit(f"{program}: {error}{cause}")
@@ -133,24 +133,25 @@ def run_locked(
 def check_settings(cfg: DictConfig) -> None:
     """Refuses numbers that no run can have, by the names under which they were set."""
     try:
+        check_count("env.action_repeat", action_repeat(cfg))
         for key in (
-            "env.action_repeat",
             "evaluation.interval_env_steps",
             "evaluation.episodes",
+            "evaluation.num_envs",
             "checkpoint.interval_agent_steps",
             "checkpoint.keep_last",
             "logging.interval_agent_steps",
         ):
             check_count(key, OmegaConf.select(cfg, key))
-        if cfg.threads is not None:
-            check_count("threads", cfg.threads)
+        for key in ("threads", "evaluation.final_episodes"):
+            if OmegaConf.select(cfg, key) is not None:
+                check_count(key, OmegaConf.select(cfg, key))
         pick_device(cfg.device)
     except ValueError as error:
         raise BadCommand(str(error)) from None
-    if cfg.total_env_steps < cfg.env.action_repeat:
+    if cfg.total_env_steps < action_repeat(cfg):
         raise BadCommand(
-            f"total_env_steps={cfg.total_env_steps}; it must be at least env.action_repeat={cfg.env.action_repeat}, "
-            "which is one agent step"
+            f"total_env_steps={cfg.total_env_steps}; it must be at least {action_repeat(cfg)}, one agent step"
         )
     for name in ("wandb", "mlflow"):
         options = cfg.logging[name]
@@ -158,6 +159,17 @@ def check_settings(cfg: DictConfig) -> None:
             raise BadCommand(f"logging.{name}={options}; give its options, as in 'logging.{name}={{project: mcurl}}'")
     if cfg.seed < 0:
         raise BadCommand(f"seed={cfg.seed}; it must be at least 0")
+
+
+def action_repeat(cfg: DictConfig) -> int:
+    """Returns how many env steps an agent step takes; on Atari the two are the same."""
+    return OmegaConf.select(cfg, "env.action_repeat", default=1)
+
+
+def env_name(cfg: DictConfig) -> str | None:
+    """Returns what is trained on, whichever way it was named; none where that was forgotten."""
+    named = (OmegaConf.select(cfg, f"env.{key}", default=None) for key in ("task", "game", "id"))
+    return next((name for name in named if name is not None), None)
 
 
 def prepare_directory(
@@ -200,8 +212,9 @@ def saved_config(directory: RunDirectory) -> Any:
 
 def already_finished(cfg: DictConfig, directory: RunDirectory) -> str | None:
     """Returns what to say when there is nothing left to do."""
-    env_steps = Checkpoints(directory.checkpoints).latest().step * cfg.env.action_repeat
-    if env_steps < cfg.total_env_steps // cfg.env.action_repeat * cfg.env.action_repeat:
+    repeat = action_repeat(cfg)
+    env_steps = Checkpoints(directory.checkpoints).latest().step * repeat
+    if env_steps < cfg.total_env_steps // repeat * repeat:
         return None
     longer = f"total_env_steps={2 * env_steps} resume_changed=true"
     return f"{directory.path} is finished, after {env_steps:,} env steps; to go on for longer, add for example {longer}"
@@ -269,7 +282,7 @@ def open_trackers(cfg: DictConfig, directory: RunDirectory, resume: bool) -> Tra
         mlflow=cfg.logging.mlflow or None,
         run_name=directory.path.name,
         config=OmegaConf.to_container(cfg, resolve=True),
-        resume_step=Checkpoints(directory.checkpoints).latest().step * cfg.env.action_repeat if resume else None,
+        resume_step=Checkpoints(directory.checkpoints).latest().step * action_repeat(cfg) if resume else None,
     )
 
 
@@ -281,7 +294,7 @@ def open_run(
     trackers: Trackers,
     stop: StopRequested,
 ) -> TrainingRun:
-    repeat = cfg.env.action_repeat
+    repeat = action_repeat(cfg)
     device = pick_device(cfg.device)
     return TrainingRun(
         directory.path,
@@ -289,11 +302,13 @@ def open_run(
         action_repeat=repeat,
         evaluation_interval=max(1, cfg.evaluation.interval_env_steps // repeat),
         evaluation_episodes=cfg.evaluation.episodes,
+        final_evaluation_episodes=cfg.evaluation.final_episodes,
+        evaluation_epsilon=cfg.evaluation.epsilon,
         checkpoint_interval=cfg.checkpoint.interval_agent_steps,
         keep_last=cfg.checkpoint.keep_last,
         log_interval=cfg.logging.interval_agent_steps,
         seed=cfg.seed,
-        name=f"{cfg.env.task or cfg.env.id}, {cfg.algo_name}, seed {cfg.seed}",
+        name=f"{env_name(cfg)}, {cfg.algo_name}, seed {cfg.seed}",
         device=device,
         video=cfg.evaluation.video,
         num_frames=cfg.env.num_frames,

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import torch
 from schema import EnvConfig, SACRecipeConfig
-from tensordict import TensorDictBase
+from shared_builders import (
+    KEY,
+    check_contrastive,
+    make_contrastive_loss,
+    make_slices,
+    make_storage,
+    steps_before_a_slice,
+)
 from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torchrl.data import LazyMemmapStorage, LazyTensorStorage
 from torchrl.envs import Compose, EnvBase
 from torchrl.envs.transforms import Transform
 from torchrl.objectives import SoftUpdate
 
 from mcurl_torchrl import (
     CenterCrop,
-    ContextTransformer,
     ContrastiveLoss,
     FrameReplayBuffer,
     LatentSAC,
     MaskedContrastiveLoss,
-    MaskObservations,
     RandomCrop,
     inverse_sqrt_warmup,
     make_dmc_env,
@@ -31,7 +36,6 @@ from mcurl_torchrl.checks import check_choice, check_count
 from mcurl_torchrl.modules import GaussianPolicy, MomentumCopy
 from mcurl_torchrl.replay import FrameSlices
 
-QUERY, KEY = ("mcurl", "query_pixels"), ("mcurl", "key_pixels")
 UPDATES = ("critic", "actor", "targets", "contrastive")
 
 
@@ -41,14 +45,10 @@ def check_settings(cfg: SACRecipeConfig) -> None:
         check_choice("sac.update_order", part, UPDATES)
     if sorted(cfg.sac.update_order) != sorted(UPDATES):
         raise ValueError(f"sac.update_order={list(cfg.sac.update_order)}; each of {list(UPDATES)} must be there once")
-    check_choice("contrastive.negatives", cfg.contrastive.negatives, ("batch", "sequence"))
-    check_choice("contrastive.reduction", cfg.contrastive.reduction, ("mean", "sum"))
+    check_contrastive(cfg.contrastive)
     for name in ("batch_size", "updates_per_agent_step", "actor_interval_updates", "target_interval_updates"):
         check_count(f"sac.{name}", getattr(cfg.sac, name))
-    settings, random_steps = cfg.contrastive, cfg.sac.random_agent_steps
-    if settings.objective == "masked" and settings.views == "batch":
-        raise ValueError("contrastive.views=batch has no neighbours to mask; contrastive.objective=masked needs slices")
-    least = settings.slice_len if settings.objective != "none" and settings.views == "slices" else 1
+    random_steps, least = cfg.sac.random_agent_steps, steps_before_a_slice(cfg.contrastive)
     if random_steps < least:
         raise ValueError(f"sac.random_agent_steps={random_steps}; it must be at least {least}, to fill the first batch")
     if random_steps * cfg.env.action_repeat >= cfg.total_env_steps:
@@ -117,39 +117,10 @@ def make_sac(cfg: SACRecipeConfig, env: EnvBase, device: torch.device) -> Latent
 
 def make_contrastive(cfg: SACRecipeConfig, sac: LatentSAC) -> MaskedContrastiveLoss | ContrastiveLoss | None:
     """Makes the loss beside SAC's; its keys come from the target critic's encoder."""
-    settings = cfg.contrastive
-    kind = check_choice("contrastive.objective", settings.objective, ("none", "masked", "bilinear"))
-    check_choice("contrastive.views", settings.views, ("slices", "batch"))
-    device = next(sac.parameters()).device
-    if kind == "masked":
-        context = ContextTransformer(
-            cfg.encoder.feature_dim,
-            num_layers=settings.num_layers,
-            num_heads=settings.num_heads,
-            dropout=settings.dropout,
-            scale_attention=settings.scale_attention,
-        )
-        return MaskedContrastiveLoss(
-            sac.encoder,
-            context.to(device),
-            negatives=settings.negatives,
-            temperature=settings.temperature,
-            key_context=settings.key_context,
-            reduction=settings.reduction,
-            target_encoder_network=sac.target_encoder,
-        )
-    if kind == "bilinear":
-        loss = ContrastiveLoss(
-            sac.encoder,
-            latent_dim=cfg.encoder.feature_dim,
-            temperature=settings.temperature,
-            reduction=settings.reduction,
-            target_encoder_network=sac.target_encoder,
-        ).to(device)
-        if settings.views == "batch":
-            loss.set_keys(query_pixels="pixels")  # CURL: the crop that SAC learns from is the query
-        return loss
-    return None
+    loss = make_contrastive_loss(cfg.contrastive, sac.encoder, sac.target_encoder)
+    if isinstance(loss, ContrastiveLoss) and cfg.contrastive.views == "batch":
+        loss.set_keys(query_pixels="pixels")  # CURL: the crop that SAC learns from is the query
+    return loss
 
 
 def make_targets(
@@ -191,18 +162,11 @@ def make_optimizers(
     return optimizers, schedules
 
 
-def make_replay(
-    cfg: SACRecipeConfig, contrastive: MaskedContrastiveLoss | ContrastiveLoss | None, directory: Path
-) -> tuple[FrameReplayBuffer, FrameSlices | None]:
+def make_replay(cfg: SACRecipeConfig, directory: Path) -> tuple[FrameReplayBuffer, FrameSlices | None]:
     """Makes the buffer, whose samples are SAC's batches, and the slices of it that the contrastive loss sees."""
     key = observation_key(cfg)
-    storage = (
-        LazyMemmapStorage(cfg.replay.capacity, scratch_dir=directory / "replay_storage")
-        if cfg.replay.memmap
-        else LazyTensorStorage(cfg.replay.capacity, device="cpu")
-    )
     buffer = FrameReplayBuffer(
-        storage=storage,
+        storage=make_storage(cfg.replay, directory),
         num_frames=cfg.env.num_frames if key == "pixels" else 1,
         pixels_key=key,
         frame_dtype=torch.uint8 if key == "pixels" else torch.float32,
@@ -210,25 +174,7 @@ def make_replay(
         batch_size=cfg.sac.batch_size,
         transform=_augmentation(cfg) if key == "pixels" else None,
     )
-    if contrastive is None or cfg.contrastive.views == "batch":
-        return buffer, None
-    size = cfg.encoder.crop_size
-    views: list[Transform] = [RandomCrop(size, in_keys=["pixels"], out_keys=[view]) for view in (QUERY, KEY)]
-    if isinstance(contrastive, MaskedContrastiveLoss):
-        views.append(
-            MaskObservations(
-                cfg.contrastive.mask_ratio,
-                zero=cfg.contrastive.zero,
-                replace=cfg.contrastive.replace,
-                source=buffer.observations,
-                augment=RandomCrop(size),
-                slice_len=cfg.contrastive.slice_len,
-            )
-        )
-    slices = buffer.slices(
-        num_slices=cfg.contrastive.num_slices, slice_len=cfg.contrastive.slice_len, transform=Compose(*views)
-    )
-    return buffer, slices
+    return buffer, make_slices(cfg.contrastive, buffer, functools.partial(RandomCrop, cfg.encoder.crop_size))
 
 
 def _augmentation(cfg: SACRecipeConfig) -> Transform:
@@ -239,15 +185,3 @@ def _augmentation(cfg: SACRecipeConfig) -> Transform:
     if cfg.contrastive.objective == "none" or cfg.contrastive.views == "slices":
         return cut
     return Compose(RandomCrop(size, in_keys=["pixels"], out_keys=[KEY]), cut)
-
-
-def sample_slices(cfg: SACRecipeConfig, slices: FrameSlices) -> TensorDictBase:
-    """Draws slices, [num_slices, slice_len]."""
-    return slices.sample().reshape(cfg.contrastive.num_slices, cfg.contrastive.slice_len)
-
-
-def named(optimizers: dict[str, Optimizer], schedules: dict[str, LambdaLR]) -> dict[str, Optimizer | LambdaLR]:
-    """Names optimizers and schedules apart, for a checkpoint."""
-    return {f"{name}_optimizer": part for name, part in optimizers.items()} | {
-        f"{name}_schedule": part for name, part in schedules.items()
-    }

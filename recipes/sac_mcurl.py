@@ -13,6 +13,7 @@ import torch
 from launch import recipe
 from published_scores import published_scores
 from schema import SACRecipeConfig
+from shared_builders import named, sample_slices
 from torch import Tensor
 
 from mcurl_torchrl.training import (
@@ -34,9 +35,9 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
     contrastive = build.make_contrastive(cfg, sac)
     targets = build.make_targets(cfg, sac, contrastive)
     optimizers, schedules = build.make_optimizers(cfg, sac, contrastive)
-    buffer, slices = build.make_replay(cfg, contrastive, run.directory.path)
+    buffer, slices = build.make_replay(cfg, run.directory.path)
     stream = EpisodeStream(env, seed=cfg.seed, pixels_key=build.observation_key(cfg))
-    run.track(replay=buffer, sac=sac, contrastive=contrastive, stream=stream, **build.named(optimizers, schedules))
+    run.track(replay=buffer, sac=sac, contrastive=contrastive, stream=stream, **named(optimizers, schedules))
     run.describe(
         sac.policy, num_frames=buffer.num_frames, reference=published_scores(cfg.env.task, cfg.total_env_steps)
     )
@@ -64,7 +65,7 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
         for repeat in range(0 if warming_up else cfg.sac.updates_per_agent_step):
             with run.timed("sample"):
                 batch = buffer.sample().to(run.device)
-                views = batch if slices is None else build.sample_slices(cfg, slices).to(run.device)
+                views = batch if slices is None else sample_slices(cfg.contrastive, slices).to(run.device)
             with run.timed("update"):
                 number = (step - cfg.sac.random_agent_steps - 1) * cfg.sac.updates_per_agent_step + repeat
                 metrics = update(

@@ -38,6 +38,7 @@ def make_pixel_env(
     image_size: int | None = None,
     pixels_key: NestedKey | None = None,
     render: bool = False,
+    categorical_actions: bool = False,
     seed: int = 0,
 ) -> EnvBase:
     """Builds a pixel environment out of any Gymnasium or TorchRL environment that shows an image.
@@ -49,8 +50,9 @@ def make_pixel_env(
     Writes "pixels" uint8 [C * num_frames, H, W], the last ``num_frames`` frames, oldest first (at a reset all are the
     first frame); "reward" float32 [1], the sum over the repeats; "done", "terminated" and "truncated" bool [1], as the
     environment says. Reads "action": bounded continuous actions are float32 in [-1, 1] and stretched to their bounds;
-    discrete actions of a Gymnasium environment are one-hot, those of a TorchRL environment stay as they are. Other
-    observations of a Gymnasium environment are left out, those of a TorchRL environment are kept.
+    discrete actions of a Gymnasium environment are one-hot (or numbers: ``categorical_actions``), those of a TorchRL
+    environment stay as they are. Other observations of a Gymnasium environment are left out, those of a TorchRL
+    environment are kept.
 
     Args:
         env (str, gymnasium.Env or EnvBase): The environment, or its Gymnasium id ("CarRacing-v3", "module:Env-v0").
@@ -62,6 +64,8 @@ def make_pixel_env(
             images of TorchRL environments, which declare no bounds, have to be named.
         render (bool): Whether the image is what the Gymnasium environment draws ("rgb_array") instead of what it
             shows. Defaults to False.
+        categorical_actions (bool): Whether discrete actions of a Gymnasium environment are numbers, int64 [], as
+            :class:`~mcurl_torchrl.CategoricalDQNLoss` takes them, instead of one-hot. Defaults to False.
         seed (int): The seed of the first episodes. Defaults to 0.
 
     Raises:
@@ -99,7 +103,11 @@ def make_pixel_env(
             raise ValueError(f"action_repeat={action_repeat} with a batch {env.batch_size}, whose episodes end apart")
         repeat = [_RepeatAction(action_repeat)] if action_repeat > 1 else []
     else:
-        base, image_key, repeat = _wrap_gymnasium(env, action_repeat, pixels_key, render), "pixels", []
+        base, image_key, repeat = (
+            _wrap_gymnasium(env, action_repeat, pixels_key, render, categorical_actions),
+            "pixels",
+            [],
+        )
     image_shape = base.observation_spec[image_key].shape[base.batch_dims :]
     to_frames = ToFrames(image_key, image_shape, image_size)
     stack = CatFrames(num_frames, dim=-3, in_keys=["pixels"])
@@ -143,7 +151,7 @@ class _RepeatAction(Transform):
 
 
 def _wrap_gymnasium(
-    env: str | gymnasium.Env, action_repeat: int, pixels_key: NestedKey | None, render: bool
+    env: str | gymnasium.Env, action_repeat: int, pixels_key: NestedKey | None, render: bool, categorical_actions: bool
 ) -> EnvBase:
     if importlib.util.find_spec("gymnasium") is None:
         raise ImportError("make_pixel_env needs Gymnasium for this: pip install gymnasium")
@@ -157,7 +165,9 @@ def _wrap_gymnasium(
         raise TypeError(
             f"env is a {type(env).__name__}; it must be a Gymnasium id, a gymnasium.Env or a TorchRL EnvBase"
         )
-    return _GymnasiumEnv(OneImage(env, action_repeat, pixels_key, render))
+    return _GymnasiumEnv(
+        OneImage(env, action_repeat, pixels_key, render), categorical_action_encoding=categorical_actions
+    )
 
 
 def _make_registered(name: str, render: bool) -> gymnasium.Env:

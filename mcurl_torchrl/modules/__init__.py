@@ -5,19 +5,23 @@ from mcurl_torchrl.modules.encoders import AtariEncoder, PixelEncoder, StateEnco
 from mcurl_torchrl.modules.gaussian_policy import GaussianPolicy
 from mcurl_torchrl.modules.heads import GaussianHead, LatentProjection, QHead
 from mcurl_torchrl.modules.momentum import MomentumCopy
+from mcurl_torchrl.modules.projections import CurlProjection, LinearProjection, ProjectedEncoder
 from mcurl_torchrl.modules.rainbow import DuelingHead, ExpectedValues, NoisyLinear, RainbowNetwork, RainbowPolicy
 
 __all__ = [
     "AtariEncoder",
     "ContextTransformer",
+    "CurlProjection",
     "DuelingHead",
     "ExpectedValues",
     "GaussianHead",
     "GaussianPolicy",
     "LatentProjection",
+    "LinearProjection",
     "MomentumCopy",
     "NoisyLinear",
     "PixelEncoder",
+    "ProjectedEncoder",
     "QHead",
     "RainbowNetwork",
     "RainbowPolicy",

@@ -5,9 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.checks import check_choice, check_count
+from mcurl_torchrl.modules.projections import LinearProjection
 
 __all__ = ["AtariEncoder", "PixelEncoder", "StateEncoder"]
+
+# Output channels, kernel size and stride of each convolution.
+_ATARI_CONVS = {
+    "data_efficient": ((32, 5, 5), (64, 5, 5)),
+    "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
+}
 
 
 class _ConvEncoder(nn.Module):
@@ -22,11 +29,16 @@ class _ConvEncoder(nn.Module):
         self.convs = nn.Sequential(*(layer for conv in convs for layer in (conv, nn.ReLU())))
         self.in_channels = in_channels
         self.image_size = image_size
+        smallest = 1
+        for conv in reversed(convs):
+            smallest = (smallest - 1) * conv.stride[0] + conv.kernel_size[0]
+        if image_size < smallest:
+            raise ValueError(
+                f"image_size={image_size} is too small for {len(convs)} convolutions; it must be at least {smallest}"
+            )
         side = image_size
         for conv in convs:
             side = (side - conv.kernel_size[0]) // conv.stride[0] + 1
-            if side < 1:
-                raise ValueError(f"image_size={image_size} is too small for {len(convs)} convolutions")
         self.num_features = convs[-1].out_channels * side * side
         # The memory layout in which CPU and GPU convolutions are fastest; values are the same in any.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -139,35 +151,54 @@ class PixelEncoder(_ConvEncoder):
 
 
 class AtariEncoder(_ConvEncoder):
-    """The small encoder of data-efficient Rainbow (https://arxiv.org/abs/1906.05243), in PyTorch's initialisation.
+    """The convolutions of Rainbow agents on Atari, ReLU after each, in PyTorch's initialisation.
 
-    5x5 convolutions with stride 5 to 32 and 64 channels, ReLU after each: 576 features of an 84x84 image.
+    The small ones of data-efficient Rainbow (https://arxiv.org/abs/1906.05243): 5x5 with stride 5 to 32 and 64
+    channels, 576 features of an 84x84 image. Or DQN's (https://doi.org/10.1038/nature14236): 8x8 with stride 4 to 32,
+    4x4 with stride 2 to 64, 3x3 to 64 channels, 3,136 features.
 
     Args:
         in_channels (int): the frames of an observation. Defaults to 4.
         image_size (int): its height and width. Defaults to 84.
 
     Keyword Args:
-        feature_dim (int, optional): adds a linear layer and LayerNorm to so many features. Defaults to None: the raw
-            features are the latent.
+        architecture (str): ``"data_efficient"`` or ``"nature"``. Defaults to ``"data_efficient"``.
+        feature_dim (int, optional): adds a :class:`~mcurl_torchrl.modules.LinearProjection` to so many features.
+            Defaults to None: the raw features are the latent.
+
+    Raises:
+        ValueError: on an unknown architecture, and on images too small for it.
 
     Examples:
         >>> import torch
         >>> from mcurl_torchrl import AtariEncoder
-        >>> AtariEncoder()(torch.zeros(32, 4, 84, 84, dtype=torch.uint8)).shape
+        >>> pixels = torch.zeros(32, 4, 84, 84, dtype=torch.uint8)
+        >>> AtariEncoder()(pixels).shape
         torch.Size([32, 576])
+        >>> AtariEncoder(architecture="nature")(pixels).shape
+        torch.Size([32, 3136])
     """
 
-    def __init__(self, in_channels: int = 4, image_size: int = 84, *, feature_dim: int | None = None) -> None:
-        check_count("in_channels", in_channels)
-        super().__init__(
-            [nn.Conv2d(in_channels, 32, 5, stride=5), nn.Conv2d(32, 64, 5, stride=5)], in_channels, image_size
-        )
+    def __init__(
+        self,
+        in_channels: int = 4,
+        image_size: int = 84,
+        *,
+        architecture: str = "data_efficient",
+        feature_dim: int | None = None,
+    ) -> None:
+        channels = check_count("in_channels", in_channels)
+        check_choice("architecture", architecture, tuple(_ATARI_CONVS))
+        convs = []
+        for out_channels, kernel_size, stride in _ATARI_CONVS[architecture]:
+            convs.append(nn.Conv2d(channels, out_channels, kernel_size, stride=stride))
+            channels = out_channels
+        super().__init__(convs, in_channels, image_size)
         self.projection: nn.Module = nn.Identity()
         self.feature_dim = self.num_features
         if feature_dim is not None:
-            self.feature_dim = check_count("feature_dim", feature_dim)
-            self.projection = nn.Sequential(nn.Linear(self.num_features, feature_dim), nn.LayerNorm(feature_dim))
+            self.projection = LinearProjection(self.num_features, feature_dim)
+            self.feature_dim = feature_dim
 
     def project(self, features: Tensor) -> Tensor:
         """Turns features ``[*, num_features]`` into latents ``[*, feature_dim]``."""

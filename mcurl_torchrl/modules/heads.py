@@ -45,6 +45,8 @@ class LatentProjection(nn.Sequential):
 
     def __init__(self, num_features: int, feature_dim: int) -> None:
         super().__init__(orthogonal_linear(num_features, feature_dim), nn.LayerNorm(feature_dim))
+        self.num_features = num_features
+        self.feature_dim = feature_dim
 
 
 class GaussianHead(nn.Module):

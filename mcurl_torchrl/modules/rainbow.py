@@ -1,4 +1,4 @@
-"""The networks of data-efficient Rainbow: noisy layers, the dueling categorical head, and what acts with them."""
+"""The networks of Rainbow agents: noisy layers, the dueling categorical head, and what acts with them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ class DuelingHead(nn.Module):
     """Turns latents into the distribution of each action's return, from a value and an advantage branch.
 
     ``logits = value + advantage - mean over actions of advantage`` (https://arxiv.org/abs/1511.06581), atom by atom, as
-    in Rainbow (https://arxiv.org/abs/1710.02298). Each branch has one hidden layer; all layers are noisy.
+    in Rainbow (https://arxiv.org/abs/1710.02298). Each branch has one hidden layer; all layers are noisy. Both can be
+    left out, as ablations of Rainbow do.
 
     Args:
         feature_dim (int): the size of a latent.
@@ -116,6 +117,10 @@ class DuelingHead(nn.Module):
         num_atoms (int): how many values a return may have. Defaults to 51.
         hidden_dim (int): the width of the hidden layers. Defaults to 256.
         sigma_init (float): of :class:`NoisyLinear`. Defaults to 0.1.
+        noisy (bool): whether layers are :class:`NoisyLinear`; else they are plain, ``sigma_init`` says nothing, and
+            :meth:`reset_noise` does nothing. Defaults to True.
+        dueling (bool): whether there are two branches; else there is one, which gives the logits of all actions.
+            Defaults to True.
 
     Examples:
         >>> import torch
@@ -135,43 +140,52 @@ class DuelingHead(nn.Module):
         num_atoms: int = 51,
         hidden_dim: int = 256,
         sigma_init: float = 0.1,
+        noisy: bool = True,
+        dueling: bool = True,
     ) -> None:
         super().__init__()
         self.num_actions = check_count("num_actions", num_actions)
         self.num_atoms = check_count("num_atoms", num_atoms)
         check_count("hidden_dim", hidden_dim)
 
-        def branch(outputs: int) -> nn.Sequential:
-            return nn.Sequential(
-                NoisyLinear(feature_dim, hidden_dim, sigma_init=sigma_init),
-                nn.ReLU(),
-                NoisyLinear(hidden_dim, outputs * num_atoms, sigma_init=sigma_init),
-            )
+        def linear(in_features: int, out_features: int) -> nn.Module:
+            if noisy:
+                return NoisyLinear(in_features, out_features, sigma_init=sigma_init)
+            return nn.Linear(in_features, out_features)
 
-        self.value = branch(1)
-        self.advantage = branch(num_actions)
+        def branch(outputs: int) -> nn.Sequential:
+            return nn.Sequential(linear(feature_dim, hidden_dim), nn.ReLU(), linear(hidden_dim, outputs * num_atoms))
+
+        self.value = branch(1 if dueling else num_actions)
+        self.advantage = branch(num_actions) if dueling else None
 
     def forward(self, latent: Tensor) -> Tensor:
         """Returns log-probabilities ``[*, num_actions, num_atoms]``."""
-        value = self.value(latent).unflatten(-1, (1, self.num_atoms))
-        advantage = self.advantage(latent).unflatten(-1, (self.num_actions, self.num_atoms))
-        logits = value + advantage - advantage.mean(-2, keepdim=True)
-        # In the weights' precision also under autocast.
-        precision: Tensor = self.value[0].weight_mu  # type: ignore[assignment]
-        return F.log_softmax(logits.to(precision.dtype), dim=-1)
+        logits = self.value(latent).unflatten(-1, (-1, self.num_atoms))
+        if self.advantage is not None:
+            advantage = self.advantage(latent).unflatten(-1, (self.num_actions, self.num_atoms))
+            logits = logits + advantage - advantage.mean(-2, keepdim=True)
+        return F.log_softmax(logits.to(self.dtype), dim=-1)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights, also that of the probabilities, under autocast too."""
+        first = self.value[0]
+        weight: Tensor = first.weight_mu if isinstance(first, NoisyLinear) else first.weight  # type: ignore[assignment]
+        return weight.dtype
 
     def reset_noise(self, generator: torch.Generator | None = None) -> None:
-        """Draws new noise for every layer."""
+        """Draws new noise for every noisy layer."""
         for module in self.modules():
             if isinstance(module, NoisyLinear):
                 module.reset_noise(generator)
 
 
 class RainbowNetwork(nn.Module):
-    """Encoder and head of data-efficient Rainbow (https://arxiv.org/abs/1906.05243): pixels to returns' distributions.
+    """Encoder and head of a Rainbow agent (https://arxiv.org/abs/1710.02298): pixels to returns' distributions.
 
-    The head stands on the convolutions' features. A contrastive loss that is given ``network.encoder`` trains the same
-    convolutions; a projection that the encoder may have (``feature_dim``) is the contrastive loss's alone.
+    The head stands on the convolutions' features. A contrastive loss that is given ``network.encoder``, alone or in a
+    :class:`~mcurl_torchrl.modules.ProjectedEncoder` with a projection of its own, trains the same convolutions.
 
     Args:
         encoder (AtariEncoder): or any encoder with ``features()`` and ``num_features``.
@@ -220,7 +234,7 @@ class RainbowNetwork(nn.Module):
         return expected_value(self(pixels), self.support)
 
     def reset_noise(self, generator: torch.Generator | None = None) -> None:
-        """Draws new noise for every noisy layer, in place."""
+        """Draws new noise for every noisy layer, in place; does nothing where there is none."""
         self.head.reset_noise(generator)
 
 
@@ -252,7 +266,7 @@ class ExpectedValues(nn.Module):
 
 
 class RainbowPolicy(nn.Module):
-    """What acts in data-efficient Rainbow: stacked frames to the index of the best action.
+    """What acts in Rainbow and data-efficient Rainbow: stacked frames to the index of the best action.
 
     In training mode it acts, and ``policy.network`` learns, with the noise that :meth:`reset_noise` drew last; after
     ``.eval()`` there is none. TorchRL's ``set_exploration_type`` changes nothing.
@@ -262,12 +276,17 @@ class RainbowPolicy(nn.Module):
         num_actions (int): how many actions there are.
 
     Keyword Args:
+        architecture (str): the encoder's, as in :class:`~mcurl_torchrl.AtariEncoder`. Defaults to ``"data_efficient"``.
         hidden_dim (int): the head's. Defaults to 256.
         num_atoms (int): how many values a return may have. Defaults to 51.
         value_bounds (tuple of float): the lowest and the highest of them. Defaults to (-10, 10).
         sigma_init (float): the noise's at first. Defaults to 0.1.
-        feature_dim (int, optional): adds a projection to the encoder, as in :class:`~mcurl_torchrl.AtariEncoder`, for a
-            contrastive loss alone: the head stands before it. Defaults to None.
+        noisy (bool): whether the head's layers are noisy; else :meth:`reset_noise` does nothing, and exploring is up to
+            ``epsilon``. Defaults to True.
+        dueling (bool): whether the head has a value and an advantage branch, or one. Defaults to True.
+
+    Attributes:
+        settings (dict): what ``RainbowPolicy(**settings)`` builds the same network from; fit for JSON.
 
     Examples:
         >>> import torch
@@ -286,28 +305,33 @@ class RainbowPolicy(nn.Module):
         observation_shape: Sequence[int],
         num_actions: int,
         *,
+        architecture: str = "data_efficient",
         hidden_dim: int = 256,
         num_atoms: int = 51,
         value_bounds: tuple[float, float] = (-10.0, 10.0),
         sigma_init: float = 0.1,
-        feature_dim: int | None = None,
+        noisy: bool = True,
+        dueling: bool = True,
     ) -> None:
         super().__init__()
+        head_settings: dict[str, Any] = {
+            "hidden_dim": hidden_dim,
+            "num_atoms": num_atoms,
+            "sigma_init": sigma_init,
+            "noisy": noisy,
+            "dueling": dueling,
+        }
         self.settings: dict[str, Any] = {
             "observation_shape": list(observation_shape),
             "num_actions": num_actions,
-            "hidden_dim": hidden_dim,
-            "num_atoms": num_atoms,
+            "architecture": architecture,
             "value_bounds": list(value_bounds),
-            "sigma_init": sigma_init,
-            "feature_dim": feature_dim,
+            **head_settings,
         }
         if len(observation_shape) != 3 or observation_shape[1] != observation_shape[2]:
             raise ValueError(f"observation_shape={list(observation_shape)}; it must be [C, H, W] with H = W")
-        encoder = AtariEncoder(observation_shape[0], observation_shape[1], feature_dim=feature_dim)
-        head = DuelingHead(
-            encoder.num_features, num_actions, num_atoms=num_atoms, hidden_dim=hidden_dim, sigma_init=sigma_init
-        )
+        encoder = AtariEncoder(observation_shape[0], observation_shape[1], architecture=architecture)
+        head = DuelingHead(encoder.num_features, num_actions, **head_settings)
         self.network = RainbowNetwork(encoder, head, value_bounds=value_bounds)
 
     def forward(self, pixels: Tensor) -> Tensor:

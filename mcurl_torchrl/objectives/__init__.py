@@ -3,6 +3,7 @@
 from mcurl_torchrl.objectives.categorical import project_distribution
 from mcurl_torchrl.objectives.categorical_dqn import CategoricalDQNLoss
 from mcurl_torchrl.objectives.contrastive import ContrastiveLoss
+from mcurl_torchrl.objectives.expected_dqn import ExpectedDQNLoss
 from mcurl_torchrl.objectives.functional import info_nce, masked_info_nce, reduce_masked
 from mcurl_torchrl.objectives.latent_sac import LatentSAC
 from mcurl_torchrl.objectives.masked_contrastive import MaskedContrastiveLoss
@@ -10,6 +11,7 @@ from mcurl_torchrl.objectives.masked_contrastive import MaskedContrastiveLoss
 __all__ = [
     "CategoricalDQNLoss",
     "ContrastiveLoss",
+    "ExpectedDQNLoss",
     "LatentSAC",
     "MaskedContrastiveLoss",
     "info_nce",

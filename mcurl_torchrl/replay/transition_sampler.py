@@ -143,10 +143,13 @@ class PrioritizedTransitionSampler(TransitionSampler):
         beta (float): how far importance weights correct for the unequal probabilities; 1 is in full. Set ``beta`` on
             the sampler to anneal it. Defaults to 0.4.
 
+        eps (float): added to every priority, so that a transition whose loss was 0 once may be drawn again. Defaults
+            to 1e-8, as in TorchRL.
+
     A batch has ``"priority_weight"``: ``p ** (-alpha * beta)`` divided by the batch's largest.
 
     Raises:
-        ValueError: on a negative ``alpha`` or a ``beta`` outside of [0, 1].
+        ValueError: on a negative ``alpha`` or ``eps``, or a ``beta`` outside of [0, 1].
 
     Examples:
         >>> from mcurl_torchrl import FrameReplayBuffer, PrioritizedTransitionSampler
@@ -156,10 +159,12 @@ class PrioritizedTransitionSampler(TransitionSampler):
         >>> sampler.beta = 0.7  # as training goes on
     """
 
-    def __init__(self, alpha: float = 0.5, beta: float = 0.4) -> None:
-        if alpha < 0:
-            raise ValueError(f"alpha={alpha}; it must not be negative")
+    def __init__(self, alpha: float = 0.5, beta: float = 0.4, *, eps: float = 1e-8) -> None:
+        for name, value in (("alpha", alpha), ("eps", eps)):
+            if value < 0:
+                raise ValueError(f"{name}={value}; it must not be negative")
         self.alpha = alpha
+        self.eps = eps
         self.beta = beta
         self._max_weight = 1.0
         self._tree: SumTree | None = None
@@ -206,7 +211,7 @@ class PrioritizedTransitionSampler(TransitionSampler):
         if bad.any():
             raise ValueError(f"priorities must be finite and not negative; got {priority[bad][0].item()}")
         # 0 ** 0 is 1: with alpha=0 all are equal, also those of priority 0.
-        weight = priority**self.alpha
+        weight = (priority + self.eps) ** self.alpha
         self.tree.update(torch.as_tensor(index, device=weight.device), weight)
         if weight.numel():
             self._max_weight = max(self._max_weight, weight.max().item())

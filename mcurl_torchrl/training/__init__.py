@@ -17,7 +17,8 @@ from mcurl_torchrl.training.policies import FramePolicy, describe_policy, export
 from mcurl_torchrl.training.progress import Progress
 from mcurl_torchrl.training.run import TrainingRun
 from mcurl_torchrl.training.run_directory import RunDirectory, RunDirectoryInUse, recent_runs
-from mcurl_torchrl.training.schedules import inverse_sqrt_warmup
+from mcurl_torchrl.training.schedules import inverse_sqrt_warmup, linear_schedule
+from mcurl_torchrl.training.scores import human_normalized_score
 from mcurl_torchrl.training.seeds import derive_seed, seed_everything
 from mcurl_torchrl.training.stopping import StopRequested, catch_stop_signals
 from mcurl_torchrl.training.tables import Table
@@ -49,9 +50,11 @@ __all__ = [
     "evaluate",
     "export_policy",
     "gradient_norm",
+    "human_normalized_score",
     "inverse_sqrt_warmup",
     "keep_freed_pages",
     "latent_spread",
+    "linear_schedule",
     "load_policy",
     "make_trackers",
     "optimize",

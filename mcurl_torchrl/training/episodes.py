@@ -78,12 +78,30 @@ class EpisodeStream:
             The step as TorchRL lays it out: observation, action and what came ``"next"``.
 
         Raises:
-            EnvironmentFailed: if the environment raises an error, or gives a reward that is not finite. The next step
-                begins a new episode.
+            EnvironmentFailed: as :meth:`take` does.
+        """
+        return self.take(choose(self.observe()))
+
+    def observe(self) -> Tensor:
+        """Returns the observation that the next action is for, after a reset where no episode is under way.
+
+        Raises:
+            EnvironmentFailed: if the environment raises an error.
         """
         if self._root is None:
             self._begin(self.episode + 1)
-        return self._take(choose(self._observation()))
+        return self._observation()
+
+    def begin(self, episode: int) -> None:
+        """Starts the episode of a number at once, from its own seed: a new game, also where a game was under way.
+
+        For streams that share the numbers among them; one alone counts by itself.
+
+        Raises:
+            EnvironmentFailed: if the environment raises an error.
+        """
+        self._must_start_anew = True
+        self._begin(episode)
 
     def _begin(self, episode: int) -> None:
         if self._starts_new_game():
@@ -95,8 +113,22 @@ class EpisodeStream:
     def _starts_new_game(self) -> bool:
         return self._must_start_anew or getattr(self.env, "starts_new_game", True)
 
-    def _take(self, action: Tensor) -> TensorDictBase:
-        assert self._root is not None
+    def take(self, action: Tensor) -> TensorDictBase:
+        """Takes an action where :meth:`observe` has come to.
+
+        Args:
+            action (torch.Tensor): the action.
+
+        Returns:
+            The step as TorchRL lays it out: observation, action and what came ``"next"``.
+
+        Raises:
+            RuntimeError: if no episode is under way.
+            EnvironmentFailed: if the environment raises an error, or gives a reward that is not finite. The next step
+                begins a new episode.
+        """
+        if self._root is None:
+            raise RuntimeError("no episode is under way; observe() begins one")
         root = self._root.set("action", action)
         self._actions.append(action.detach().cpu().clone())
         self.episode_length += 1
@@ -138,11 +170,10 @@ class EpisodeStream:
         observation, self.episode = state["observation"], state["first_episode"] - 1
         self._must_start_anew = True  # the environment may have been used: a new game
         for action in state["actions"]:
-            if self._root is None:
-                self._begin(self.episode + 1)
-            self._take(action)
-        if self._root is None and observation is not None:
-            self._begin(self.episode + 1)
+            self.observe()
+            self.take(action)
+        if observation is not None:
+            self.observe()
         if self.episode != state["episode"] or self._first_episode != state["first_episode"]:
             return False
         if observation is None:  # between two episodes of one game

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -13,14 +14,24 @@ from torch.optim.lr_scheduler import LRScheduler
 __all__ = ["keeping_options", "optimize"]
 
 
-def optimize(loss: Tensor, *optimizers: Optimizer) -> None:
+def optimize(loss: Tensor, *optimizers: Optimizer, max_norm: float | None = None) -> Tensor | None:
     """Takes one step: clears the gradients, computes them for ``loss``, and lets each optimizer move what it owns.
 
-    Gradients stay in place afterwards, for whoever wants to look at their size.
+    Gradients stay in place afterwards, clipped if they were, for whoever wants to look at their size.
 
     Args:
         loss (torch.Tensor): a number with a graph.
         *optimizers (Optimizer): who steps, in this order, on the same gradients.
+
+    Keyword Args:
+        max_norm (float, optional): the largest norm that the gradients of all optimizers' parameters together may
+            have, each parameter counted once; larger ones are scaled down to it. Defaults to None, any.
+
+    Returns:
+        With ``max_norm``, the norm that the gradients had before, as a tensor, so that nobody waits for the device.
+
+    Raises:
+        ValueError: if ``max_norm`` is not above 0.
 
     Examples:
         >>> import torch
@@ -29,12 +40,26 @@ def optimize(loss: Tensor, *optimizers: Optimizer) -> None:
         >>> optimize(2 * weight, torch.optim.SGD([weight], lr=1.0))
         >>> weight.item()
         1.0
+        >>> optimize(2 * weight, torch.optim.SGD([weight], lr=1.0), max_norm=0.5)
+        tensor(2.)
+        >>> round(weight.item(), 3)
+        0.5
     """
+    if max_norm is not None and not max_norm > 0:
+        raise ValueError(f"max_norm={max_norm}; it must be above 0")
     for optimizer in optimizers:
         optimizer.zero_grad(set_to_none=True)
     loss.backward()
+    norm = None if max_norm is None else torch.nn.utils.clip_grad_norm_(_parameters(optimizers), max_norm)
     for optimizer in optimizers:
         optimizer.step()
+    return norm
+
+
+def _parameters(optimizers: Iterable[Optimizer]) -> list[Tensor]:
+    """Returns what the optimizers own, once each: two of them may share some."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return list(dict.fromkeys(parameter for group in groups for parameter in group["params"]))
 
 
 @contextlib.contextmanager

@@ -11,31 +11,55 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mcurl_torchrl.checks import check_count
-from mcurl_torchrl.modules import GaussianPolicy
+from mcurl_torchrl.checks import check_choice, check_count
+from mcurl_torchrl.modules import GaussianPolicy, RainbowPolicy
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, Checkpoints, SavedCheckpoint
 
 __all__ = ["FramePolicy", "describe_policy", "export_policy", "load_policy"]
 
-_KINDS: dict[str, type[GaussianPolicy]] = {"GaussianPolicy": GaussianPolicy}
+_KINDS: dict[str, type[GaussianPolicy] | type[RainbowPolicy]] = {
+    "GaussianPolicy": GaussianPolicy,
+    "RainbowPolicy": RainbowPolicy,
+}
+_PADDINGS = ("repeat", "zeros")
 
 
-def describe_policy(policy: GaussianPolicy, *, num_frames: int) -> dict[str, Any]:
-    """Returns what is needed to build a policy again, JSON."""
-    return {"kind": type(policy).__name__, "settings": policy.settings, "num_frames": num_frames}
+def describe_policy(
+    policy: GaussianPolicy | RainbowPolicy, *, num_frames: int, padding: str = "repeat"
+) -> dict[str, Any]:
+    """Returns what is needed to build a policy again, JSON.
+
+    Args:
+        policy (GaussianPolicy or RainbowPolicy): stacks to actions.
+
+    Keyword Args:
+        num_frames (int): how many frames a stack has.
+        padding (str): as in :class:`FramePolicy`. Defaults to ``"repeat"``.
+    """
+    return {
+        "kind": type(policy).__name__,
+        "settings": policy.settings,
+        "num_frames": num_frames,
+        "padding": check_choice("padding", padding, _PADDINGS),
+    }
 
 
 class FramePolicy(nn.Module):
-    """A trained policy that takes single raw frames: it stacks and crops them itself.
+    """A trained policy that takes single raw frames: it stacks them itself, and crops them where it learned to.
 
     Call :meth:`reset` at an episode's start; then each frame gives an action. A stack (what the environments of this
     package give) is taken as well, by ``policy.network``.
 
     Args:
-        network (GaussianPolicy): stacks to actions.
+        network (GaussianPolicy or RainbowPolicy): stacks to actions.
 
     Keyword Args:
         num_frames (int): how many frames a stack has.
+        padding (str): what stands before an episode's first frame in a stack: ``"repeat"``, that frame once more, or
+            ``"zeros"``, as with Atari. Defaults to ``"repeat"``.
+
+    Raises:
+        ValueError: on another ``padding``.
 
     Examples:
         >>> import torch
@@ -45,12 +69,17 @@ class FramePolicy(nn.Module):
         >>> policy.reset()
         >>> policy(torch.zeros(32, 32, 3, dtype=torch.uint8)).shape
         torch.Size([2])
+        >>> from mcurl_torchrl.modules import RainbowPolicy
+        >>> plays = FramePolicy(RainbowPolicy([4, 84, 84], 6), num_frames=4, padding="zeros").eval()
+        >>> int(plays(torch.zeros(84, 84, dtype=torch.uint8))) in range(6)
+        True
     """
 
-    def __init__(self, network: GaussianPolicy, *, num_frames: int) -> None:
+    def __init__(self, network: GaussianPolicy | RainbowPolicy, *, num_frames: int, padding: str = "repeat") -> None:
         super().__init__()
         self.network = network
         self.num_frames = num_frames
+        self.padding = check_choice("padding", padding, _PADDINGS)
         self._frames: deque[Tensor] = deque(maxlen=num_frames)
 
     def reset(self) -> None:
@@ -59,11 +88,11 @@ class FramePolicy(nn.Module):
 
     @torch.no_grad()
     def forward(self, frame: Tensor | np.ndarray) -> Tensor:
-        """Returns the action for the newest frame, in [-1, 1].
+        """Returns the action for the newest frame: ``[A]`` in [-1, 1], or, of a RainbowPolicy, its index ``[]``.
 
         Args:
-            frame (Tensor or ndarray): uint8 ``[C, H, W]`` or ``[H, W, C]``, as rendered; for a policy that was trained
-                on states, ``[D]``.
+            frame (Tensor or ndarray): uint8 ``[C, H, W]`` or ``[H, W, C]``, as rendered, with one channel ``[H, W]``
+                too; for a policy that was trained on states, ``[D]``.
 
         Raises:
             ValueError: on another shape or dtype.
@@ -71,14 +100,17 @@ class FramePolicy(nn.Module):
         newest = self._check(torch.as_tensor(frame))
         self._frames.append(newest)
         while len(self._frames) < self.num_frames:
-            self._frames.appendleft(newest)
-        return self.network(torch.cat(list(self._frames)))
+            self._frames.appendleft(newest if self.padding == "repeat" else torch.zeros_like(newest))
+        # A batch of one: a single stack may give other last digits.
+        return self.network(torch.cat(list(self._frames))[None])[0]
 
     def _check(self, frame: Tensor) -> Tensor:
         channels, *size = self.network.settings["observation_shape"]
         expected = [channels // self.num_frames, *size]
         if size and list(frame.shape) == [*size, expected[0]] and list(frame.shape) != expected:
             frame = frame.permute(2, 0, 1)
+        if size and list(frame.shape) == size and expected[0] == 1:
+            frame = frame[None]
         dtype = torch.uint8 if size else torch.float32
         if list(frame.shape) != expected or (size and frame.dtype != dtype):
             raise ValueError(f"a frame must be {dtype} {expected}; got {frame.dtype} {list(frame.shape)}")
@@ -88,9 +120,9 @@ class FramePolicy(nn.Module):
 def load_policy(
     run_or_checkpoint: str | Path, *, which: str | int = "latest", device: torch.device | str = "cpu"
 ) -> FramePolicy:
-    """Loads what a run has learned to do: encoder and actor, without anything that only training needs.
+    """Loads what a run has learned to do: encoder and what acts on it, without anything that only training needs.
 
-    No code from the files is run.
+    The policy is in evaluation mode: one with noisy layers acts without their noise. No code from the files is run.
 
     Args:
         run_or_checkpoint (str or Path): a run directory, or one of its checkpoints.
@@ -154,7 +186,9 @@ def _load(checkpoints: Checkpoints, chosen: SavedCheckpoint) -> FramePolicy:
         raise ValueError(f"{chosen.path} holds no policy of a kind that is known here: {sorted(_KINDS)}")
     try:
         network = _KINDS[described["kind"]](**described["settings"])
-        policy = FramePolicy(network, num_frames=check_count("num_frames", described["num_frames"]))
+        num_frames = check_count("num_frames", described["num_frames"])
+        # Checkpoints of before there was a choice have none written down.
+        policy = FramePolicy(network, num_frames=num_frames, padding=described.get("padding", "repeat"))
     except (TypeError, KeyError, ValueError, RuntimeError) as error:
         raise CheckpointNotRestored(f"{chosen.path} describes its policy wrongly: {error}") from None
     checkpoints.restore(components={"policy": network}, step=chosen.step)
@@ -164,8 +198,8 @@ def _load(checkpoints: Checkpoints, chosen: SavedCheckpoint) -> FramePolicy:
 def export_policy(policy: FramePolicy, path: str | Path) -> Path:
     """Writes a policy to a file that ``torch.export.load`` reads where this package is not installed.
 
-    The exported program takes a batch of stacks, uint8 ``[B, K * C, H, W]``, and returns actions ``[B, A]``:
-    ``torch.export.load(path).module()(stacks)``.
+    The exported program takes a batch of stacks, uint8 ``[B, K * C, H, W]``, and returns actions ``[B, A]``, or action
+    indices ``[B]`` of a RainbowPolicy: ``torch.export.load(path).module()(stacks)``.
 
     Args:
         policy (FramePolicy): from :func:`load_policy`.

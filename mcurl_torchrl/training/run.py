@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import EnvBase
 
 from mcurl_torchrl.checks import check_count
-from mcurl_torchrl.modules import GaussianPolicy
+from mcurl_torchrl.modules import GaussianPolicy, RainbowPolicy
 from mcurl_torchrl.replay import FrameReplayBuffer
 from mcurl_torchrl.training.checkpoints import CheckpointNotSaved, Checkpoints
 from mcurl_torchrl.training.clock import Clock
@@ -26,12 +28,15 @@ from mcurl_torchrl.training.optimizing import keeping_options
 from mcurl_torchrl.training.policies import describe_policy
 from mcurl_torchrl.training.progress import Progress
 from mcurl_torchrl.training.run_directory import RunDirectory
+from mcurl_torchrl.training.scores import human_normalized_score
 from mcurl_torchrl.training.seeds import derive_seed
 from mcurl_torchrl.training.stopping import StopRequested
 from mcurl_torchrl.training.trackers import Trackers
 from mcurl_torchrl.training.videos import write_video
 
 __all__ = ["TrainingRun"]
+
+_QUIET_SECONDS = 20.0  # an evaluation that takes longer tells how far it is
 
 
 class TrainingRun:
@@ -42,6 +47,14 @@ class TrainingRun:
 
     Everything that is logged or saved happens at fixed agent steps, and all randomness is in what is saved: a run that
     was killed and resumed is the same, bit for bit, as one that was not (on a CPU, with the same number of threads).
+
+    ``result.json`` has two returns. ``final_return`` is the mean of the last evaluation, over ``final_episodes``
+    episodes: it is the one to report. ``best_return`` is the highest mean of all evaluations, the last included: out of
+    many noisy means it picks a lucky one, the more so the fewer episodes each is over; some published numbers are
+    nearer to it. ``evaluation_episodes`` is how many each evaluation but the last is over. Where :meth:`describe` is
+    given the scores of random play and of a human, ``final_human_normalized`` and ``best_human_normalized`` are the
+    same two on the scale of :func:`~mcurl_torchrl.training.human_normalized_score`, beside ``random_score`` and
+    ``human_score``.
 
     Args:
         directory (str or Path): the run's folder.
@@ -55,6 +68,9 @@ class TrainingRun:
         log_interval (int): agent steps between rows of ``metrics.csv``. Defaults to 100.
         evaluation_interval (int): agent steps between evaluations; there is one at the end, too.
         evaluation_episodes (int): how many episodes each. Defaults to 10.
+        final_evaluation_episodes (int, optional): how many the one at the end has. Defaults to None, as many.
+        evaluation_epsilon (float): the probability of a random action in an evaluation, as in
+            :func:`~mcurl_torchrl.training.evaluate`. Defaults to 0.
         checkpoint_interval (int): agent steps between checkpoints. There is one at each evaluation, too.
         keep_last (int): how many checkpoints to keep, besides the best. Defaults to 2.
         video (bool): whether to film the first episode of each evaluation. Defaults to True.
@@ -82,6 +98,8 @@ class TrainingRun:
         action_repeat: int = 1,
         log_interval: int = 100,
         evaluation_episodes: int = 10,
+        final_evaluation_episodes: int | None = None,
+        evaluation_epsilon: float = 0.0,
         keep_last: int = 2,
         video: bool = True,
         num_frames: int = 1,
@@ -104,11 +122,18 @@ class TrainingRun:
         self.log_interval = check_count("log_interval", log_interval)
         self.evaluation_interval = check_count("evaluation_interval", evaluation_interval)
         self.evaluation_episodes = check_count("evaluation_episodes", evaluation_episodes)
+        self.final_evaluation_episodes = self.evaluation_episodes
+        if final_evaluation_episodes is not None:
+            self.final_evaluation_episodes = check_count("final_evaluation_episodes", final_evaluation_episodes)
+        if not 0 <= evaluation_epsilon <= 1:
+            raise ValueError(f"evaluation_epsilon={evaluation_epsilon}; it must be between 0 and 1")
+        self.evaluation_epsilon = evaluation_epsilon
         self.checkpoint_interval = check_count("checkpoint_interval", checkpoint_interval)
         self.video = video
         self.num_frames = num_frames
         self.fps = fps
         self.reference: dict[str, tuple[int, float]] = {}
+        self.baselines: tuple[float, float] | None = None
         self.info: dict[str, Any] = {}
         self.resume = resume
         self.when_restored = when_restored
@@ -137,15 +162,33 @@ class TrainingRun:
 
     def describe(
         self,
-        policy: GaussianPolicy,
+        policy: GaussianPolicy | RainbowPolicy,
         *,
         num_frames: int,
+        padding: str = "repeat",
         reference: Mapping[str, tuple[int, float]] | None = None,
+        baselines: tuple[float, float] | None = None,
     ) -> None:
-        """Says what :func:`~mcurl_torchrl.load_policy` has to build, and what to draw beside the curve."""
-        self.info["policy"] = describe_policy(policy, num_frames=num_frames)
+        """Says what :func:`~mcurl_torchrl.load_policy` has to build, and what to compare the returns with.
+
+        Args:
+            policy (GaussianPolicy or RainbowPolicy): what is trained to act.
+
+        Keyword Args:
+            num_frames (int): how many frames a stack has.
+            padding (str): as in :class:`~mcurl_torchrl.training.FramePolicy`. Defaults to ``"repeat"``.
+            reference (mapping of str to tuple, optional): what to draw beside the curve, as in
+                :func:`~mcurl_torchrl.training.plot_learning_curve`.
+            baselines (tuple of float, optional): the scores of random play and of a human, for ``result.json``.
+
+        Raises:
+            ValueError: if both baselines are the same.
+        """
+        self.info["policy"] = describe_policy(policy, num_frames=num_frames, padding=padding)
         self._components["policy"] = policy
         self.reference = dict(reference or {})
+        self.baselines = baselines
+        self._normalized(final_return=0.0, best_return=0.0)  # now, not after the first evaluation
 
     def begin(self) -> int:
         """Restores the last checkpoint if the run is resumed; returns the agent steps that are done."""
@@ -235,26 +278,45 @@ class TrainingRun:
         """Tells whether to evaluate at this step."""
         return step % self.evaluation_interval == 0 or step == self.total
 
-    def evaluate(self, step: int, act: Callable[[Tensor], Tensor], env: EnvBase, *, pixels_key: str = "pixels") -> None:
+    def evaluate(
+        self,
+        step: int,
+        act: Callable[[Tensor], Tensor],
+        envs: EnvBase | Sequence[EnvBase],
+        *,
+        pixels_key: str = "pixels",
+    ) -> None:
         """Evaluates, adds to ``eval.csv``, draws the curve, films the first episode, and saves.
+
+        Args:
+            step (int): the agent steps done so far.
+            act (callable): observations ``[n, ...]`` to actions ``[n, ...]``, as in
+                :func:`~mcurl_torchrl.training.evaluate`.
+            envs (EnvBase or sequence of EnvBase): in which, one episode at a time in each.
+
+        Keyword Args:
+            pixels_key (str): the observation. Defaults to ``"pixels"``.
 
         Raises:
             EnvironmentFailed: if the environment does; the agent step that it follows counts as completed.
         """
         assert self.progress is not None, "begin() comes first"
         record = self.video and pixels_key == "pixels"
+        episodes = self.final_evaluation_episodes if step == self.total else self.evaluation_episodes
         if step == 0:
-            self.progress.note(f"evaluating {self.evaluation_episodes} episodes before training")
+            self.progress.note(f"evaluating {episodes} episodes before training")
         try:
             with self.timed("evaluation"):
                 evaluation = evaluate(
                     act,
-                    env,
-                    episodes=self.evaluation_episodes,
+                    envs,
+                    episodes=episodes,
                     seed=derive_seed(self.seed, "evaluation", step),
                     num_frames=self.num_frames,
                     record=record,
                     pixels_key=pixels_key,
+                    epsilon=self.evaluation_epsilon,
+                    on_episode=self._tell_how_far(episodes),
                 )
         except EnvironmentFailed as error:
             self.completed = step
@@ -262,6 +324,17 @@ class TrainingRun:
         self._record(step, evaluation)
         self.progress.restart()
         self.save(step, score=evaluation.mean)
+
+    def _tell_how_far(self, episodes: int) -> Callable[[int, float], None]:
+        """Returns what says after each quarter of a long evaluation that it goes on."""
+        begin, quarter = time.monotonic(), math.ceil(episodes / 4)
+
+        def on_episode(count: int, _: float) -> None:
+            seconds = time.monotonic() - begin
+            if count % quarter == 0 and count < episodes and seconds >= _QUIET_SECONDS and self.progress is not None:
+                self.progress.note(f"evaluating: {count} of {episodes} episodes after {seconds:.0f} s")
+
+        return on_episode
 
     def _record(self, step: int, evaluation: Evaluation) -> None:
         env_steps = step * self.action_repeat
@@ -303,11 +376,25 @@ class TrainingRun:
                 "final_return": means[-1][1],
                 "best_return": best[1],
                 "best_env_steps": best[0],
-                "evaluation_episodes": len(points[-1][1]),
+                "final_episodes": len(points[-1][1]),
+                "evaluation_episodes": self.evaluation_episodes,
+                **self._normalized(final_return=means[-1][1], best_return=best[1]),
                 "seconds": self._clock.seconds,
                 "seconds_evaluation": self._clock.total("evaluation"),
             }
         )
+
+    def _normalized(self, *, final_return: float, best_return: float) -> dict[str, float]:
+        """Returns both returns on the human scale, and the scale; nothing without baselines."""
+        if self.baselines is None:
+            return {}
+        random, human = self.baselines
+        return {
+            "random_score": random,
+            "human_score": human,
+            "final_human_normalized": human_normalized_score(final_return, random=random, human=human),
+            "best_human_normalized": human_normalized_score(best_return, random=random, human=human),
+        }
 
     def checkpoint_due(self, step: int) -> bool:
         """Tells whether to save at this step; :meth:`evaluate` saves by itself."""

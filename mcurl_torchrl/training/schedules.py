@@ -1,4 +1,4 @@
-"""Learning-rate schedules."""
+"""Schedules: of learning rates, and of numbers that go from one value to another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mcurl_torchrl.checks import check_count
 
-__all__ = ["inverse_sqrt_warmup"]
+__all__ = ["inverse_sqrt_warmup", "linear_schedule"]
 
 
 def inverse_sqrt_warmup(
@@ -44,3 +44,34 @@ def inverse_sqrt_warmup(
         return 1.0 if constant_warmup else initial_scale + (1.0 - initial_scale) * step / warmup_steps
 
     return scale
+
+
+def linear_schedule(begin: tuple[int, float], end: tuple[int, float]) -> Callable[[int], float]:
+    """Makes a number that goes along a straight line from one step to another, and stays put before and after.
+
+    Args:
+        begin (tuple of int and float): a step and the value until it.
+        end (tuple of int and float): a step and the value from it on; the same step as the first makes a jump.
+
+    Returns:
+        A function from a step to the value.
+
+    Raises:
+        ValueError: if the second step comes before the first.
+
+    Examples:
+        >>> from mcurl_torchrl.training import linear_schedule
+        >>> beta = linear_schedule((1600, 0.4), (100_000, 1.0))
+        >>> [round(beta(step), 3) for step in (1, 1600, 50_800, 100_000, 200_000)]
+        [0.4, 0.4, 0.7, 1.0, 1.0]
+    """
+    (first, low), (last, high) = begin, end
+    if last < first:
+        raise ValueError(f"begin={begin}, end={end}; the second step must not come before the first")
+
+    def value(step: int) -> float:
+        if step >= last:
+            return high
+        return low if step <= first else low + (high - low) * (step - first) / (last - first)
+
+    return value

@@ -55,6 +55,31 @@ def test_atari_encoder() -> None:
     assert AtariEncoder(image_size=64)(pixels[..., :64, :64]).shape == (5, 64 * 2 * 2)
 
 
+def test_nature_encoder() -> None:
+    encoder = AtariEncoder(architecture="nature")
+    pixels = torch.randint(256, (5, 4, 84, 84), dtype=torch.uint8)
+    plain = pixels / 255
+    # Kernel size, stride, channels, and the side that remains.
+    for layer, (size, stride, channels, side) in zip(
+        (0, 2, 4), ((8, 4, 32, 20), (4, 2, 64, 9), (3, 1, 64, 7)), strict=True
+    ):
+        weight = encoder.convs[layer].weight
+        assert weight.shape[2:] == (size, size)
+        plain = nn.functional.conv2d(plain, weight, encoder.convs[layer].bias, stride=stride).relu()
+        assert plain.shape == (5, channels, side, side)
+    assert encoder.num_features == encoder.feature_dim == 3136
+    torch.testing.assert_close(encoder(pixels), plain.flatten(1))
+
+
+@pytest.mark.parametrize(("architecture", "smallest", "layers"), [("data_efficient", 25, 2), ("nature", 36, 3)])
+def test_smallest_images(architecture: str, smallest: int, layers: int) -> None:
+    encoder = AtariEncoder(2, smallest, architecture=architecture)
+    assert encoder(torch.zeros(3, 2, smallest, smallest)).shape == (3, 64)
+    message = f"image_size={smallest - 1} is too small for {layers} convolutions; it must be at least {smallest}"
+    with pytest.raises(ValueError, match=message):
+        AtariEncoder(2, smallest - 1, architecture=architecture)
+
+
 @pytest.mark.parametrize("encoder", [PixelEncoder(9, 32, num_filters=4), AtariEncoder(9, 32)], ids=["Pixel", "Atari"])
 def test_leading_dimensions_and_dtypes(encoder: nn.Module) -> None:
     pixels = torch.randint(256, (2, 3, 9, 32, 32), dtype=torch.uint8)
@@ -71,9 +96,13 @@ def test_bad_input() -> None:
         PixelEncoder(9)(torch.zeros(2, 9, 100, 100, dtype=torch.uint8))
     with pytest.raises(ValueError, match="must be uint8 or floating point; got torch.int64"):
         PixelEncoder(9)(torch.zeros(2, 9, 84, 84, dtype=torch.int64))
-    with pytest.raises(ValueError, match="image_size=9 is too small for 4 convolutions"):
+    with pytest.raises(ValueError, match="image_size=9 is too small for 4 convolutions; it must be at least 15"):
         PixelEncoder(9, 9)
     with pytest.raises(ValueError, match="feature_dim=0"):
         PixelEncoder(9, feature_dim=0)
     with pytest.raises(TypeError, match=r"num_filters=1\.5"):
         PixelEncoder(9, num_filters=1.5)
+    with pytest.raises(ValueError, match=r"architecture='resnet'; choose one of \['data_efficient', 'nature'\]"):
+        AtariEncoder(architecture="resnet")
+    with pytest.raises(ValueError, match="feature_dim=0"):
+        AtariEncoder(feature_dim=0)

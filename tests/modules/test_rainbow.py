@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import math
@@ -117,6 +118,40 @@ class TestDuelingHead:
             head.advantage[2].bias_mu.view(3, 5)[0].add_(torch.randn(5))
         assert not torch.allclose(head(latent), before)
 
+    def test_plain_and_dueling(self) -> None:
+        head, latent = DuelingHead(8, 3, num_atoms=5, hidden_dim=6, noisy=False), torch.randn(4, 8)
+        assert not layers(head) and not list(head.buffers())
+        outputs = []
+        for branch in (head.value, head.advantage):
+            hidden = torch.relu(latent @ branch[0].weight.T + branch[0].bias)
+            outputs.append((hidden @ branch[2].weight.T + branch[2].bias).view(4, -1, 5))
+        logits = outputs[0] + outputs[1] - outputs[1].sum(1, keepdim=True) / 3
+        torch.testing.assert_close(head(latent), logits - logits.logsumexp(-1, keepdim=True))
+
+    @pytest.mark.parametrize("noisy", [True, False])
+    def test_one_branch(self, noisy: bool) -> None:
+        head, latent = DuelingHead(8, 3, num_atoms=5, hidden_dim=6, noisy=noisy, dueling=False), torch.randn(4, 8)
+        linears = [part for part in head.modules() if isinstance(part, (NoisyLinear, nn.Linear))]
+        assert [(part.in_features, part.out_features) for part in linears] == [(8, 6), (6, 15)]
+        assert len(layers(head)) == (2 if noisy else 0)
+        outputs = linears[1](linears[0](latent).relu())
+        log_probabilities = head(latent)
+        assert log_probabilities.shape == (4, 3, 5)
+        for action in range(3):  # each has logits of its own, atom after atom
+            logits = outputs[:, 5 * action : 5 * action + 5]
+            torch.testing.assert_close(log_probabilities[:, action], logits - logits.logsumexp(-1, keepdim=True))
+        assert head(latent[:0]).shape == (0, 3, 5)
+
+    def test_no_noise_to_draw(self) -> None:
+        policy, pixels = make_policy(noisy=False), make_pixels(5)
+        before, state = policy.network(pixels), torch.get_rng_state()
+        for module in (policy, policy.network, policy.network.head):
+            module.reset_noise()
+            module.reset_noise(torch.Generator())
+        assert torch.equal(torch.get_rng_state(), state)
+        assert torch.equal(policy.network(pixels), before)
+        assert torch.equal(policy.eval().network(pixels), before)
+
     def test_all_layers_get_new_noise_each_its_own(self) -> None:
         head = DuelingHead(8, 3, num_atoms=5, hidden_dim=8)
         before = noises(head)
@@ -126,8 +161,9 @@ class TestDuelingHead:
         assert all(not torch.equal(after[name], before[name]) for name in after)
         assert not torch.equal(after["value.0.noise_in"], after["advantage.0.noise_in"])
 
-    def test_autocast_leaves_probabilities_precise(self) -> None:
-        head, latent = DuelingHead(8, 3, num_atoms=5, hidden_dim=6), torch.randn(4, 8)
+    @pytest.mark.parametrize("noisy", [True, False])
+    def test_autocast_leaves_probabilities_precise(self, noisy: bool) -> None:
+        head, latent = DuelingHead(8, 3, num_atoms=5, hidden_dim=6, noisy=noisy), torch.randn(4, 8)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             log_probabilities = head(latent)
         assert log_probabilities.dtype == torch.float32
@@ -136,6 +172,13 @@ class TestDuelingHead:
 
 def layers(module: nn.Module) -> dict[str, NoisyLinear]:
     return {name: part for name, part in module.named_modules() if isinstance(part, NoisyLinear)}
+
+
+def rebuild(policy: RainbowPolicy) -> RainbowPolicy:
+    twin = RainbowPolicy(**json.loads(json.dumps(policy.settings)))
+    twin.load_state_dict(policy.state_dict())
+    assert twin.settings == policy.settings
+    return twin
 
 
 class TestPolicy:
@@ -184,25 +227,24 @@ class TestPolicy:
             policy.act_without_noise(pixels, epsilon=1.5)
 
     def test_rebuilt_from_its_settings(self) -> None:
-        policy = make_policy(value_bounds=(-2.0, 3.0), sigma_init=0.3, feature_dim=5)
-        twin = RainbowPolicy(**json.loads(json.dumps(policy.settings)))
-        twin.load_state_dict(policy.state_dict())
+        policy = make_policy(value_bounds=(-2.0, 3.0), sigma_init=0.3)
+        twin = rebuild(policy)
         pixels = make_pixels(5)
-        assert twin.settings == policy.settings
         assert torch.equal(twin.network(pixels), policy.network(pixels))
         assert twin.network.support[-1] == 3 and layers(twin)["network.head.value.0"].sigma_init == 0.3
 
-    def test_a_projection_is_for_others(self) -> None:
-        policy = make_policy(feature_dim=5)
-        pixels = make_pixels(3)
-        assert policy.network.encoder(pixels).shape == (3, 5)
-        before = policy.network(pixels)
-        with torch.no_grad():
-            policy.network.encoder.projection[0].weight.zero_()
-        assert torch.equal(policy.network(pixels), before)
+    def test_every_setting_is_rebuilt(self) -> None:
+        given = {"architecture": "nature", "hidden_dim": 8, "num_atoms": 5, "value_bounds": (-1.0, 1.0)}
+        policy = RainbowPolicy([1, 36, 36], 2, **given, sigma_init=0.2, noisy=False, dueling=False)
+        assert set(policy.settings) == set(inspect.signature(RainbowPolicy).parameters)
+        twin = rebuild(policy)
+        assert str(twin) == str(policy)  # all layers and their sizes
+        pixels = torch.randint(256, (3, 1, 36, 36), dtype=torch.uint8)
+        assert torch.equal(twin.network(pixels), policy.network(pixels))
 
-    def test_export(self) -> None:
-        policy = make_policy(num_actions=6, sigma_init=5.0).eval()
+    @pytest.mark.parametrize("plain", [False, True])
+    def test_export(self, plain: bool) -> None:
+        policy = make_policy(num_actions=6, sigma_init=5.0, noisy=not plain, dueling=not plain).eval()
         batch = torch.export.Dim("batch", min=1)
         with torch.no_grad():
             program = torch.export.export(policy, (make_pixels(2),), dynamic_shapes=({0: batch},))
@@ -221,3 +263,5 @@ class TestPolicy:
             make_policy(num_atoms=1)
         with pytest.raises(ValueError, match="num_actions=0"):
             make_policy(num_actions=0)
+        with pytest.raises(ValueError, match=r"architecture='impala'; choose one of \['data_efficient', 'nature'\]"):
+            make_policy(architecture="impala")

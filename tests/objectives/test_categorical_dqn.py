@@ -1,4 +1,7 @@
-"""CategoricalDQNLoss: the projection, what bootstraps, whose noise is whose, and updates against plain PyTorch."""
+"""CategoricalDQNLoss: the projection, what bootstraps, whose noise is whose, and updates against plain PyTorch.
+
+What it shares with ExpectedDQNLoss is tested here for both; ``make_loss`` is one, then the other.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,24 @@ import torch
 import torch.nn.functional as F
 from tensordict import TensorDict
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchrl.data import LazyTensorStorage
-from torchrl.modules import QValueActor
-from torchrl.objectives import DQNLoss, SoftUpdate
+from torchrl.objectives import SoftUpdate
 
 from mcurl_torchrl import ContextTransformer, FrameReplayBuffer, MaskedContrastiveLoss, PrioritizedTransitionSampler
-from mcurl_torchrl.modules.rainbow import ExpectedValues, RainbowPolicy
+from mcurl_torchrl.modules.rainbow import RainbowPolicy
 from mcurl_torchrl.objectives.categorical import project_distribution
 from mcurl_torchrl.objectives.categorical_dqn import CategoricalDQNLoss
+from mcurl_torchrl.objectives.expected_dqn import ExpectedDQNLoss
+from mcurl_torchrl.objectives.noisy_targets import NoisyTargetLoss
 
 SHAPE = (2, 25, 25)  # 64 features
 ACTIONS, ATOMS = 3, 7
+
+
+@pytest.fixture(params=[CategoricalDQNLoss, ExpectedDQNLoss])
+def make_loss(request: pytest.FixtureRequest) -> type[NoisyTargetLoss]:
+    return request.param
 
 
 def make_policy(**options) -> RainbowPolicy:
@@ -216,9 +226,9 @@ class TestByHand:
 
 
 class TestNoise:
-    def test_sigmas_learn(self) -> None:
+    def test_sigmas_learn(self, make_loss: type[NoisyTargetLoss]) -> None:
         policy = make_policy()
-        loss = CategoricalDQNLoss(policy.network)
+        loss = make_loss(policy.network)
         loss(make_batch())["loss_value"].backward()
         for name, parameter in policy.named_parameters():
             assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
@@ -226,9 +236,9 @@ class TestNoise:
         for name, value in loss.target_value_network_params.items(True, True):
             assert not value.requires_grad and value.grad is None, name
 
-    def test_acting_and_learning_share_noise_the_target_has_its_own(self) -> None:
+    def test_acting_and_learning_share_noise_the_target_has_its_own(self, make_loss: type[NoisyTargetLoss]) -> None:
         policy = make_policy(sigma_init=2.0)
-        loss, batch = CategoricalDQNLoss(policy.network), make_batch()
+        loss, batch = make_loss(policy.network), make_batch()
 
         def online() -> dict[str, Tensor]:
             return noises(policy.state_dict(), "network.")
@@ -257,17 +267,17 @@ class TestNoise:
             loss(batch)
             assert all(torch.equal(noise, last[name]) for name, noise in target().items())  # nothing drawn by itself
 
-    def test_the_targets_noise_counts(self) -> None:
+    def test_the_targets_noise_counts(self, make_loss: type[NoisyTargetLoss]) -> None:
         policy = make_policy(sigma_init=2.0)
-        loss, batch = CategoricalDQNLoss(policy.network), make_batch()
+        loss, batch = make_loss(policy.network), make_batch()
         before = loss(batch)
         loss.reset_target_noise()
         after = loss(batch)
         assert not torch.allclose(before["q_target_mean"], after["q_target_mean"])
         assert torch.equal(before["q_mean"], after["q_mean"])
 
-    def test_generators(self) -> None:
-        losses = [CategoricalDQNLoss(make_policy().network) for _ in range(2)]
+    def test_generators(self, make_loss: type[NoisyTargetLoss]) -> None:
+        losses = [make_loss(make_policy().network) for _ in range(2)]
         state = torch.get_rng_state()
         for loss in losses:
             loss.reset_target_noise(torch.Generator().manual_seed(3))
@@ -278,10 +288,10 @@ class TestNoise:
             assert all(torch.equal(first[name], second[name]) for name in first)
 
     @pytest.mark.parametrize("who", ["loss", "network"])
-    def test_still_shared_after_a_move(self, who: str) -> None:
+    def test_still_shared_after_a_move(self, make_loss: type[NoisyTargetLoss], who: str) -> None:
         """TorchRL's losses replace buffers where modules replace parameters' data."""
         policy = make_policy(sigma_init=2.0)
-        loss, batch = CategoricalDQNLoss(policy.network), make_batch()
+        loss, batch = make_loss(policy.network), make_batch()
         (loss if who == "loss" else policy.network).double()
         policy.reset_noise()
         values = policy.network.values(batch["pixels"]).gather(1, batch["action"][:, None])
@@ -293,15 +303,36 @@ class TestNoise:
             shown = noises(policy.network.state_dict(), "")
             assert all(torch.equal(saved[name], shown[name]) for name in shown)
 
+    @pytest.mark.parametrize("dueling", [True, False])
+    def test_plain_layers(self, make_loss: type[NoisyTargetLoss], dueling: bool) -> None:
+        """Nothing to draw: the calls are there, the numbers are the same; one update moves every parameter."""
+        policy = make_policy(noisy=False, dueling=dueling)
+        loss, batch = make_loss(policy.network), make_batch()
+        before, state = loss(batch), torch.get_rng_state()
+        policy.reset_noise()
+        loss.reset_target_noise()
+        loss.reset_target_noise(torch.Generator())
+        assert torch.equal(torch.get_rng_state(), state)
+        torch.testing.assert_close(loss(batch), before, rtol=0, atol=0)
+        loss(batch)["loss_value"].backward()
+        start = {name: value.detach().clone() for name, value in policy.network.named_parameters()}
+        torch.optim.SGD(policy.parameters(), lr=0.1).step()
+        for name, value in policy.network.named_parameters():
+            target = loss.target_value_network_params[tuple(name.split("."))]
+            assert not torch.equal(value, start[name]) and torch.equal(target, start[name]), name
+        loss.copy_to_target()
+        for name, value in policy.network.named_parameters():
+            assert torch.equal(loss.target_value_network_params[tuple(name.split("."))], value), name
+
     def test_a_network_without_noise(self) -> None:
         with pytest.raises(TypeError, match="Table has no reset_noise"):
             table_loss().reset_target_noise()
 
 
 class TestTarget:
-    def test_copied_at_exact_steps_without_noise(self) -> None:
+    def test_copied_at_exact_steps_without_noise(self, make_loss: type[NoisyTargetLoss]) -> None:
         policy = make_policy()
-        loss = CategoricalDQNLoss(policy.network)
+        loss = make_loss(policy.network)
         copied_at = []
         for step in range(1, 9):
             with torch.no_grad():
@@ -321,9 +352,11 @@ class TestTarget:
             assert all(torch.equal(noise[name], after[name]) for name in noise)
         assert copied_at == [4, 8]
 
-    def test_no_warning_and_torchrls_updater(self, recwarn: pytest.WarningsRecorder) -> None:
+    def test_no_warning_and_torchrls_updater(
+        self, make_loss: type[NoisyTargetLoss], recwarn: pytest.WarningsRecorder
+    ) -> None:
         policy = make_policy()
-        loss = CategoricalDQNLoss(policy.network)
+        loss = make_loss(policy.network)
         loss(make_batch())
         assert not [str(warning.message) for warning in recwarn if "target" in str(warning.message)]
         updater = SoftUpdate(loss, tau=0.25)
@@ -337,11 +370,11 @@ class TestTarget:
         now = noises(loss.state_dict(), "target_value_network_params.")
         assert all(torch.equal(noise[name], now[name]) for name in noise)
 
-    def test_one_encoder_for_both_losses(self) -> None:
+    def test_one_encoder_for_both_losses(self, make_loss: type[NoisyTargetLoss]) -> None:
         """Both losses' gradients add up in it; its momentum copy and the target network are apart."""
         policy = make_policy()
         encoder = policy.network.encoder
-        value = CategoricalDQNLoss(policy.network)
+        value = make_loss(policy.network)
         contrastive = MaskedContrastiveLoss(encoder, ContextTransformer(encoder.feature_dim, dropout=0.0))
         momentum = SoftUpdate(contrastive, tau=0.001)
         pixels, batch = make_pixels(2, 4), make_batch()
@@ -460,7 +493,7 @@ def test_updates_equal_those_in_plain_pytorch() -> None:
 # -- with the rest of the package and TorchRL --------------------------------------------------------------------------
 
 
-def test_on_the_replay_buffer() -> None:
+def test_on_the_replay_buffer(make_loss: type[NoisyTargetLoss]) -> None:
     """What is sampled is what is read, and the priorities go back."""
     buffer = FrameReplayBuffer(
         storage=LazyTensorStorage(200),
@@ -477,7 +510,7 @@ def test_on_the_replay_buffer() -> None:
     step = {"reward": torch.ones(20, 1), "terminated": terminated, "truncated": torch.zeros_like(terminated)}
     episode = {"pixels": frames[:-1], "action": torch.randint(ACTIONS, (20,)), "next": {"pixels": frames[1:], **step}}
     buffer.extend(TensorDict(episode, [20]))
-    loss = CategoricalDQNLoss(make_policy().network)
+    loss = make_loss(make_policy().network)
     batch = buffer.sample()
     loss(batch)["loss_value"].backward()
     cut = batch["steps_to_next_obs"] < 5
@@ -486,29 +519,21 @@ def test_on_the_replay_buffer() -> None:
     torch.testing.assert_close(buffer._sampler.tree[batch["index"]], batch["td_error"].double() ** 0.5)
 
 
-def test_torchrls_dqn_loss_on_expected_values() -> None:
-    policy = make_policy()
-    actor = QValueActor(ExpectedValues(policy.network), in_keys=["pixels"], action_space="categorical")
-    loss = DQNLoss(actor, action_space="categorical", double_dqn=True)
-    loss.make_value_estimator(gamma=0.99)
-    SoftUpdate(loss, tau=0.5)
-    batch = make_batch()
-    batch["next", "done"] = batch["next", "terminated"].clone()
-    del batch["priority_weight"]
-    out = loss(batch)
-    with torch.no_grad():  # the target's parameters and noise are still the online network's
-        best = policy.network.values(batch["next", "pixels"]).amax(1)
-        steps = batch["steps_to_next_obs"].squeeze(-1)
-        target = batch["next", "reward"].squeeze(-1) + 0.99**steps * ~batch["next", "terminated"].squeeze(-1) * best
-        values = policy.network.values(batch["pixels"]).gather(1, batch["action"][:, None]).squeeze(-1)
-    torch.testing.assert_close(out["loss"], (values - target).pow(2).mean())
-    out["loss"].backward()
-    assert all(parameter.grad.abs().sum() > 0 for parameter in policy.parameters())  # sigmas too
+class Operators(TorchDispatchMode):
+    """Lists the operators that run inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
 
 
 class TestContracts:
-    def test_keys(self) -> None:
-        loss, batch = CategoricalDQNLoss(make_policy().network), make_batch()
+    def test_keys(self, make_loss: type[NoisyTargetLoss]) -> None:
+        loss, batch = make_loss(make_policy().network), make_batch()
         following = [("next", name) for name in ("pixels", "reward", "terminated")]
         assert loss.in_keys == ["pixels", "action", *following]
         out = loss(batch)
@@ -533,8 +558,8 @@ class TestContracts:
         torch.testing.assert_close(loss(other), out)
         assert torch.equal(other["replay", "p"], batch["td_error"])
 
-    def test_dispatch(self) -> None:
-        loss, batch = CategoricalDQNLoss(make_policy().network), make_batch()
+    def test_dispatch(self, make_loss: type[NoisyTargetLoss]) -> None:
+        loss, batch = make_loss(make_policy().network), make_batch()
         del batch["priority_weight"], batch["steps_to_next_obs"]
         following = batch["next"]
         value, *_ = loss(
@@ -546,8 +571,8 @@ class TestContracts:
         )
         torch.testing.assert_close(value, loss(batch)["loss_value"])
 
-    def test_state_dict_and_copies(self) -> None:
-        loss, other = (CategoricalDQNLoss(make_policy(sigma_init=1.0).network) for _ in range(2))
+    def test_state_dict_and_copies(self, make_loss: type[NoisyTargetLoss]) -> None:
+        loss, other = (make_loss(make_policy(sigma_init=1.0).network) for _ in range(2))
         batch = make_batch()
         other.load_state_dict(loss.state_dict())
         twin = copy.deepcopy(loss)
@@ -558,8 +583,16 @@ class TestContracts:
         twin.reset_target_noise()
         assert torch.equal(loss(batch)["q_mean"], before) and not torch.equal(twin(batch)["q_mean"], before)
 
-    def test_autocast(self) -> None:
-        loss, batch = CategoricalDQNLoss(make_policy().network), make_batch()
+    def test_no_number_is_read(self, make_loss: type[NoisyTargetLoss]) -> None:
+        """On a GPU, reading one would wait for all that was computed so far."""
+        loss, batch = make_loss(make_policy().network), make_batch()
+        with Operators() as operators:
+            loss(batch)["loss_value"].backward()
+        assert len(operators.seen) > 50
+        assert "aten._local_scalar_dense.default" not in operators.seen  # what .item() and bool() are
+
+    def test_autocast(self, make_loss: type[NoisyTargetLoss]) -> None:
+        loss, batch = make_loss(make_policy().network), make_batch()
         expected = loss(batch)["loss_value"]
         with torch.autocast("cpu", dtype=torch.bfloat16):
             value = loss(batch)["loss_value"]
@@ -568,10 +601,10 @@ class TestContracts:
         value.backward()
 
     @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-    def test_compile(self, backend: str) -> None:
+    def test_compile(self, make_loss: type[NoisyTargetLoss], backend: str) -> None:
         """One graph, without breaks; noise drawn later is seen by it."""
         policy = make_policy(sigma_init=1.0)
-        loss, batch = CategoricalDQNLoss(policy.network), make_batch()
+        loss, batch = make_loss(policy.network), make_batch()
         torch._dynamo.reset()
         compiled = torch.compile(loss, backend=backend, fullgraph=True)
         for _ in range(2):
@@ -591,12 +624,12 @@ class TestBadInput:
     @pytest.mark.parametrize(
         "name", ["pixels", "action", ("next", "pixels"), ("next", "reward"), ("next", "terminated")]
     )
-    def test_missing_keys(self, name: str | tuple[str, ...]) -> None:
+    def test_missing_keys(self, make_loss: type[NoisyTargetLoss], name: str | tuple[str, ...]) -> None:
         batch = make_batch()
         del batch[name]
         key = name if isinstance(name, str) else name[-1]
-        with pytest.raises(KeyError, match=f"CategoricalDQNLoss needs .*{key}.*the tensordict has"):
-            CategoricalDQNLoss(make_policy().network)(batch)
+        with pytest.raises(KeyError, match=f"{make_loss.__name__} needs .*{key}.*the tensordict has"):
+            make_loss(make_policy().network)(batch)
 
     @pytest.mark.parametrize(
         ("name", "value", "match"),
@@ -609,28 +642,31 @@ class TestBadInput:
             ("priority_weight", torch.ones(6, 2), r"'priority_weight' must be \[6, 1\]"),
         ],
     )
-    def test_wrong_values(self, name: str | tuple[str, ...], value: Tensor, match: str) -> None:
+    def test_wrong_values(
+        self, make_loss: type[NoisyTargetLoss], name: str | tuple[str, ...], value: Tensor, match: str
+    ) -> None:
         with pytest.raises(ValueError, match=match):
-            CategoricalDQNLoss(make_policy().network)(make_batch().set(name, value))
+            make_loss(make_policy().network)(make_batch().set(name, value))
 
-    def test_a_batch_of_slices(self) -> None:
+    def test_a_batch_of_slices(self, make_loss: type[NoisyTargetLoss]) -> None:
         with pytest.raises(ValueError, match=r"the batch must be \[B\]; got \[2, 3\]"):
-            CategoricalDQNLoss(make_policy().network)(make_batch().reshape(2, 3))
+            make_loss(make_policy().network)(make_batch().reshape(2, 3))
 
-    def test_settings(self) -> None:
+    def test_settings(self, make_loss: type[NoisyTargetLoss]) -> None:
         network = make_policy().network
         with pytest.raises(ValueError, match="gamma=1.5"):
-            CategoricalDQNLoss(network, gamma=1.5)
+            make_loss(network, gamma=1.5)
         with pytest.raises(ValueError, match="reduction='max'"):
-            CategoricalDQNLoss(network, reduction="max")
-        with pytest.raises(ValueError, match="support differs from value_network.support"):
-            CategoricalDQNLoss(network, support=torch.linspace(-1, 1, ATOMS))
-        plain = nn.Linear(2, 2)
+            make_loss(network, reduction="max")
         with pytest.raises(ValueError, match="Linear has no support"):
-            CategoricalDQNLoss(plain)
-        for support in ([0.0], [0.0, 1.0, 3.0], [1.0, 0.0], [[0.0, 1.0]]):
-            with pytest.raises(ValueError, match="rising and evenly spaced"):
-                CategoricalDQNLoss(plain, support=torch.tensor(support))
+            make_loss(nn.Linear(2, 2))
         wrong = Table(torch.full((2, 2, 3), 1 / 3), support=torch.linspace(0, 1, 5))
         with pytest.raises(ValueError, match=r"must return \[1, 'actions', 5\]; got \[1, 2, 3\]"):
-            CategoricalDQNLoss(wrong)(table_batch())
+            make_loss(wrong)(table_batch())
+
+    def test_supports(self) -> None:
+        with pytest.raises(ValueError, match="support differs from value_network.support"):
+            CategoricalDQNLoss(make_policy().network, support=torch.linspace(-1, 1, ATOMS))
+        for support in ([0.0], [0.0, 1.0, 3.0], [1.0, 0.0], [[0.0, 1.0]]):
+            with pytest.raises(ValueError, match="rising and evenly spaced"):
+                CategoricalDQNLoss(nn.Linear(2, 2), support=torch.tensor(support))

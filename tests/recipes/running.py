@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import launch
+import rainbow_mcurl
 import sac_mcurl
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
@@ -13,20 +14,21 @@ from omegaconf import DictConfig, OmegaConf
 from mcurl_torchrl.training import RunDirectory, tables
 
 RECIPES = Path(launch.__file__).parent
+TRAIN = {"sac_mcurl": sac_mcurl.train, "rainbow_mcurl": rainbow_mcurl.train}
 SMALL = ["preset=smoke", "logging.tensorboard=false"]
 TIMINGS = ("milliseconds", "seconds")
 
 
 def settings(*overrides: str, recipe: str = "sac_mcurl") -> DictConfig:
-    with initialize_config_dir(str(launch.CONF), version_base="1.3"):
+    with initialize_config_dir(str(launch.config_folder(recipe)), version_base="1.3"):
         cfg = compose(recipe, overrides=list(overrides))
     OmegaConf.set_readonly(cfg, True)
     return cfg
 
 
-def train(folder: Path, *overrides: str) -> RunDirectory:
+def train(folder: Path, *overrides: str, recipe: str = "sac_mcurl") -> RunDirectory:
     directory = RunDirectory(folder)
-    launch.run_job(sac_mcurl.train, settings(*overrides), directory, list(overrides))
+    launch.run_job(TRAIN[recipe], settings(*overrides, recipe=recipe), directory, list(overrides))
     return directory
 
 

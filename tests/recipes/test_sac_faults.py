@@ -90,8 +90,8 @@ def contents(folder: Path) -> dict[Path, bytes]:
 @pytest.mark.parametrize(
     ("overrides", "answers"),
     [
-        (["total_env_steps=0"], ["total_env_steps=0", "at least env.action_repeat=1"]),
-        (["env.action_repeat=8", "total_env_steps=5"], ["total_env_steps=5", "at least env.action_repeat=8"]),
+        (["total_env_steps=0"], ["total_env_steps=0", "at least 1"]),
+        (["env.action_repeat=8", "total_env_steps=5"], ["total_env_steps=5", "at least 8"]),
         (["env.action_repeat=0"], ["env.action_repeat=0", "at least 1"]),
         (["evaluation.episodes=0"], ["evaluation.episodes=0", "at least 1"]),
         (["evaluation.interval_env_steps=0"], ["evaluation.interval_env_steps=0", "at least 1"]),
@@ -369,7 +369,7 @@ def test_a_policy_that_is_not_there(which: str, run: RunDirectory):
 def test_evaluating_what_is_no_run(run: RunDirectory, tmp_path: Path):
     for path in (tmp_path / "nothing", run.config):
         with pytest.raises(launch.BadCommand, match=f"{path}.*Runs with a checkpoint:\n *{run.path}"):
-            launch.prepare([f"run={path}"], EvaluateConfig)
+            launch.prepare([f"run={path}"], EvaluateConfig, launch.config_folder("evaluate"))
     (run.path / "manifest.json").write_text(json.dumps({"recipe": "another"}))
     with pytest.raises(launch.BadCommand, match="its recipe='another'; choose one of"):
         evaluate.main(settings(f"run='{run.path}'", recipe="evaluate"))
@@ -379,7 +379,7 @@ def test_evaluating_what_is_no_run(run: RunDirectory, tmp_path: Path):
 def test_a_damaged_manifest(content: str, run: RunDirectory):
     run.manifest.write_text(content)
     with pytest.raises(launch.BadCommand, match="manifest.json is damaged"):
-        launch.prepare([f"resume={run.path}"], SACRecipeConfig)
+        launch.prepare([f"resume={run.path}"], SACRecipeConfig, launch.config_folder("sac_mcurl"))
 
 
 @pytest.mark.parametrize("content", [None, ":\n  - [", "just text", "\0"])
@@ -404,7 +404,7 @@ def test_changed_settings(run: RunDirectory):
     assert (config.total_env_steps, config.sac.lr) == (60, 0.01) and "resume" not in config
     # From then on these are the run's settings: the plain command goes on with them.
     shutil.rmtree(Checkpoints(run.checkpoints).latest().path)
-    arguments = launch.prepare([f"resume={run.path}"], SACRecipeConfig)
+    arguments = launch.prepare([f"resume={run.path}"], SACRecipeConfig, launch.config_folder("sac_mcurl"))
     train(run.path, *[argument for argument in arguments if not argument.startswith("hydra.")])
     assert steps_of(run)[-1] == 60
 
@@ -425,7 +425,9 @@ def test_a_finished_run_says_so(run: RunDirectory, capsys: pytest.CaptureFixture
 
 
 def test_settings_may_be_repeated(run: RunDirectory):
-    again = launch.prepare([*FAULTY, "seed=1", f"resume={run.path}"], SACRecipeConfig)
+    again = launch.prepare(
+        [*FAULTY, "seed=1", f"resume={run.path}"], SACRecipeConfig, launch.config_folder("sac_mcurl")
+    )
     assert settings(*[argument for argument in again if not argument.startswith("hydra.")]).total_env_steps == 40
     assert sorted(argument.partition("=")[0] for argument in again).count("env") == 1
 
@@ -435,7 +437,7 @@ def test_any_path_can_be_resumed(name: str, run: RunDirectory, tmp_path: Path, m
     moved = run.path.rename(tmp_path / name)
     monkeypatch.chdir(tmp_path)
     for typed in (str(moved), name, f"./{name}", launch.quoted(moved)):
-        arguments = launch.prepare([f"resume={typed}"], SACRecipeConfig)
+        arguments = launch.prepare([f"resume={typed}"], SACRecipeConfig, launch.config_folder("sac_mcurl"))
         composed = settings(*[argument for argument in arguments if not argument.startswith("hydra.")])
         assert Path(composed.resume).absolute() == moved
         place = next(argument for argument in arguments if argument.startswith("hydra.run.dir="))
@@ -451,12 +453,12 @@ def test_what_cannot_be_resumed(run: RunDirectory, tmp_path: Path):
         (tmp_path / "nothing", "it does not exist"),
     ]:
         with pytest.raises(launch.BadCommand, match=f"{path}: {why}.*{listed}"):
-            launch.prepare([f"resume={path}"], SACRecipeConfig)
+            launch.prepare([f"resume={path}"], SACRecipeConfig, launch.config_folder("sac_mcurl"))
     with pytest.raises(launch.BadCommand, match="as several"):
-        launch.prepare(["resume=nothing,here"], SACRecipeConfig)
+        launch.prepare(["resume=nothing,here"], SACRecipeConfig, launch.config_folder("sac_mcurl"))
     shutil.rmtree(run.checkpoints)
     with pytest.raises(launch.BadCommand, match="it has no checkpoint. Runs with a checkpoint: none"):
-        launch.prepare([f"resume={run.path}"], SACRecipeConfig)
+        launch.prepare([f"resume={run.path}"], SACRecipeConfig, launch.config_folder("sac_mcurl"))
 
 
 def test_a_directory_in_which_there_is_a_run(run: RunDirectory):

@@ -15,6 +15,7 @@ import pytest
 import sac_builders as build
 import sac_mcurl
 import torch
+from shared_builders import sample_slices
 
 from mcurl_torchrl import load_policy
 from mcurl_torchrl.training import (
@@ -28,7 +29,7 @@ from mcurl_torchrl.training import (
     tables,
 )
 from tests.recipes.running import RECIPES, SMALL, settings, train
-from tests.recipes.test_configs import ALGOS, TASKS
+from tests.recipes.test_sac_configs import ALGOS, TASKS
 
 DOT = ["env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0"]
 
@@ -95,7 +96,7 @@ def test_a_loaded_policy_acts_as_the_trained_one(run: RunDirectory):
 
     single = settings("preset=smoke", "env.num_frames=1")
     policy.reset()
-    raw = evaluate(policy, build.make_env(single), episodes=1, seed=seed)
+    raw = evaluate(lambda frames: policy(frames[0])[None], build.make_env(single), episodes=1, seed=seed)
     assert raw.returns == [expected]
 
 
@@ -154,7 +155,7 @@ def test_every_task_runs(task: str):
     sac = build.make_sac(cfg, env, torch.device("cpu"))
     contrastive = build.make_contrastive(cfg, sac)
     optimizers, schedules = build.make_optimizers(cfg, sac, contrastive)
-    buffer, slices = build.make_replay(cfg, contrastive, Path("unused"))
+    buffer, slices = build.make_replay(cfg, Path("unused"))
     stream = EpisodeStream(env, seed=1)
     for _ in range(12):
         buffer.add(stream.step(lambda observation: sac.policy.sample(observation).detach()))
@@ -167,7 +168,7 @@ def test_every_task_runs(task: str):
         optimizers=optimizers,
         schedules=schedules,
         batch=buffer.sample(),
-        views=build.sample_slices(cfg, slices),
+        views=sample_slices(cfg.contrastive, slices),
         measure=True,
     )
     assert all(torch.isfinite(value).all() for value in metrics.values())
@@ -221,7 +222,7 @@ def test_the_actor_loss_never_reaches_the_convolutions():
     env = build.make_env(cfg)
     sac = build.make_sac(cfg, env, torch.device("cpu"))
     contrastive = build.make_contrastive(cfg, sac)
-    buffer, slices = build.make_replay(cfg, contrastive, Path("unused"))
+    buffer, slices = build.make_replay(cfg, Path("unused"))
     stream = EpisodeStream(env, seed=1)
     for _ in range(30):
         buffer.add(stream.step(lambda observation: env.action_spec.rand()))
@@ -239,7 +240,7 @@ def test_the_actor_loss_never_reaches_the_convolutions():
     actor = moved_by(sac.actor_loss(batch)["loss_actor"])
     assert not any("encoder" in name or "qvalue" in name for name in actor)
     assert {"policy.projection.0", "policy.head.layers"} <= actor
-    views = build.sample_slices(cfg, slices)
+    views = sample_slices(cfg.contrastive, slices)
     assert moved_by(contrastive(views)["loss_contrastive"]) == {
         "policy.encoder.convs",
         "policy.encoder.linear",

@@ -6,7 +6,7 @@ import pytest
 import sac_builders as build
 import torch
 from hydra import compose, initialize_config_dir
-from launch import CONF
+from launch import config_folder
 from omegaconf import DictConfig
 from sac_mcurl import update
 from tensordict import TensorDict
@@ -21,7 +21,7 @@ WARMUP = 2
 def settings(*overrides: str) -> DictConfig:
     sizes = ["encoder.crop_size=20", "encoder.num_filters=4", "encoder.num_layers=2", "encoder.feature_dim=8"]
     sizes += ["sac.hidden_dim=16", f"contrastive.warmup_updates={WARMUP}", "contrastive.dropout=0"]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialize_config_dir(str(config_folder("sac_mcurl")), version_base="1.3"):
         return compose("sac_mcurl", overrides=[*sizes, *overrides])
 
 

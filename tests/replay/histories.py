@@ -134,7 +134,7 @@ class Player:
             gamma=GAMMA,
             padding=setting.padding,
             stacked_input=setting.stacked_input,
-            sampler=PrioritizedTransitionSampler(0.7, 0.5) if setting.prioritized else None,
+            sampler=PrioritizedTransitionSampler(0.7, 0.5, eps=0.0) if setting.prioritized else None,
             batch_size=16,
             generator=torch.Generator().manual_seed(0),
         )

@@ -13,7 +13,7 @@ ALPHA, BETA = 0.7, 0.4
 
 
 def prioritized(capacity: int, **kwargs):
-    return make_buffer(capacity, sampler=PrioritizedTransitionSampler(ALPHA, BETA), **kwargs)
+    return make_buffer(capacity, sampler=PrioritizedTransitionSampler(ALPHA, BETA, eps=0.0), **kwargs)
 
 
 @pytest.mark.parametrize("capacity", [1000, 61], ids=["half-full", "full"])
@@ -129,6 +129,17 @@ def test_all_priorities_zero() -> None:
     buffer.update_priority(torch.arange(3), torch.zeros(3))
     with pytest.raises(RuntimeError, match="no transition can be drawn: the priorities of all 3 that could be are 0"):
         buffer.sample()
+
+
+def test_a_transition_whose_loss_was_zero_may_be_drawn_again() -> None:
+    buffer = make_buffer(100, sampler=PrioritizedTransitionSampler(alpha=0.5), batch_size=1000)
+    buffer.extend(make_episode(3))
+    buffer.update_priority(torch.arange(3), torch.tensor([0.0, 1e-6, 1e-6]))
+    weight = torch.tensor([1e-8, 1e-6 + 1e-8, 1e-6 + 1e-8], dtype=torch.float64).sqrt()
+    counts = sum(torch.bincount(buffer.sample()["index"], minlength=3) for _ in range(20))
+    assert stats.chisquare(counts, weight / weight.sum() * 20_000).pvalue > 1e-3
+    with pytest.raises(ValueError, match=r"eps=-1"):
+        PrioritizedTransitionSampler(eps=-1)
 
 
 def test_a_batch_of_another_shape_and_one_from_before_emptying() -> None:

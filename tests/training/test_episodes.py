@@ -1,4 +1,4 @@
-"""Episodes from seeds of their own: taken up in the middle, evaluated, failing."""
+"""Episodes from seeds of their own: taken up in the middle, begun by their number, failing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from mcurl_torchrl.training import (
     EpisodeStream,
     ReplayedDifferently,
     derive_seed,
-    evaluate,
     seed_everything,
 )
 
@@ -73,6 +72,40 @@ def test_a_saved_stream_goes_on_where_it_was(steps: int):
     assert resumed.episode_return == stream.episode_return
 
 
+def test_a_step_is_to_observe_and_to_take():
+    stepped, taken = make_stream(), make_stream()
+    for expected in (stepped.step(act) for _ in range(25)):
+        observation = taken.observe()
+        assert taken.observe() is observation  # no second reset
+        step = taken.take(act(observation))
+        assert torch.equal(observation, expected["pixels"])
+        assert all(torch.equal(step[key], expected[key]) for key in ("action", ("next", "pixels"), ("next", "reward")))
+    assert taken.state_dict()["episode"] == stepped.state_dict()["episode"] == 2
+
+
+@pytest.mark.parametrize("steps", [0, 10])
+def test_no_action_without_an_episode(steps: int):
+    stream = make_stream()
+    play(stream, steps)
+    with pytest.raises(RuntimeError, match=r"no episode is under way; observe\(\) begins one"):
+        stream.take(torch.zeros(1))
+    play(stream, 1)
+
+
+@pytest.mark.parametrize("steps", [0, 4, 10])
+def test_an_episode_begun_by_its_number(steps: int):
+    expected = play(make_stream(), 40)
+    stream = make_stream()
+    play(stream, steps)
+    for episode in (2, 0):
+        stream.begin(episode)
+        assert (stream.episode, stream.episode_length, stream.episode_return) == (episode, 0, 0.0)
+        assert play(stream, 15) == expected[10 * episode : 10 * episode + 15]  # and counts on from there
+    resumed = make_stream()
+    resumed.load_state_dict(stream.state_dict())
+    assert play(resumed, 10) == play(stream, 10)
+
+
 def test_an_environment_that_goes_another_way_is_reported():
     stream = make_stream(chance=np.random.default_rng(0))
     play(stream, 5)
@@ -108,22 +141,6 @@ def test_batched_environments_are_refused():
     with pytest.raises(ValueError, match=r"batch_size=\[2\]"):
         EpisodeStream(env, seed=1)
     env.close(raise_if_closed=False)
-
-
-def test_evaluation_plays_whole_episodes():
-    env = make_pixel_env(Walk(), num_frames=2)
-    seen = []
-    found = evaluate(act, env, episodes=3, seed=4, num_frames=2, record=True, on_episode=lambda *a: seen.append(a))
-    assert found.lengths == [10, 10, 10] and len(set(found.returns)) == 3
-    assert found.mean == pytest.approx(sum(found.returns) / 3)
-    assert seen == list(enumerate(found.returns, start=1))
-    assert len(found.frames) == 10 and found.frames[0].shape == (3, 4, 4)  # the newest frame of each stack
-    stream = EpisodeStream(make_pixel_env(Walk(), num_frames=2), seed=4)
-    stacks = [stream.step(act)["pixels"] for _ in range(10)]
-    assert all(torch.equal(frame, stack[3:]) for frame, stack in zip(found.frames, stacks, strict=True))
-    assert evaluate(act, env, episodes=3, seed=4).returns == found.returns
-    with pytest.raises(ValueError, match="episodes=0"):
-        evaluate(act, env, episodes=0, seed=4)
 
 
 def test_seeds_for_different_purposes_differ():

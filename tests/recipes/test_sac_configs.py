@@ -26,11 +26,12 @@ TASKS = [
     *("cheetah-run", "finger-spin", "finger-turn_easy", "finger-turn_hard", "hopper-hop", "hopper-stand"),
     *("pendulum-swingup", "reacher-easy", "reacher-hard", "walker-stand", "walker-walk"),
 ]
+CONF = launch.config_folder("sac_mcurl")
 ALGOS = ["curl", "mcurl", "rad", "sac", "seq_curl", "state_sac", "sym_curl"]
 
 
 def options(group: str) -> list[str]:
-    return sorted(file.stem for file in (launch.CONF / group).glob("*.yaml"))
+    return sorted(file.stem for file in (CONF / group).glob("*.yaml"))
 
 
 def test_the_groups_hold_what_the_paper_has():
@@ -102,7 +103,7 @@ def test_the_paper_reading_differs_where_the_paper_does():
 )
 def test_the_papers_ablations_are_plain_overrides(overrides):
     for pairs in overrides:
-        assert launch.prepare(pairs.split(","), SACRecipeConfig) == pairs.split(",")
+        assert launch.prepare(pairs.split(","), SACRecipeConfig, CONF) == pairs.split(",")
         settings(*pairs.split(","))
 
 
@@ -135,7 +136,7 @@ def test_a_config_knows_its_keys():
 )
 def test_what_is_unknown_is_refused_with_what_is_close(argument, answers):
     with pytest.raises(launch.BadCommand) as raised:
-        launch.prepare(["seed=2", *argument.split(" ")], SACRecipeConfig)
+        launch.prepare(["seed=2", *argument.split(" ")], SACRecipeConfig, CONF)
     for answer in answers:
         assert answer in str(raised.value)
 
@@ -152,12 +153,12 @@ def test_what_is_unknown_is_refused_with_what_is_close(argument, answers):
     ],
 )
 def test_what_is_known_is_passed_on(arguments):
-    assert launch.prepare(list(arguments), SACRecipeConfig) == arguments
+    assert launch.prepare(list(arguments), SACRecipeConfig, CONF) == arguments
 
 
 def test_a_command_that_cannot_be_read_is_refused():
     with pytest.raises(launch.BadCommand, match="seed"):
-        launch.prepare(["seed"], SACRecipeConfig)
+        launch.prepare(["seed"], SACRecipeConfig, CONF)
 
 
 @pytest.mark.parametrize(("reference", "expected"), [("code", 2e-3 * 0.5), ("paper", 1e-4)])
