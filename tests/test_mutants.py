@@ -426,7 +426,7 @@ MUTANTS = [
     Mutant(
         "an episode that was under way begins anew",
         "training/episodes.py",
-        "            self._take(action)",
+        "            self.take(action)",
         "            pass",
         "tests/training/test_episodes.py",
     ),

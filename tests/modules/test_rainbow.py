@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torchrl.envs import ExplorationType, set_exploration_type
 
-from mcurl_torchrl.modules.rainbow import DuelingHead, NoisyLinear, RainbowPolicy, expected_value
+from mcurl_torchrl.modules import DuelingHead, NoisyLinear, RainbowPolicy
+from mcurl_torchrl.modules.rainbow import expected_value
 
 SHAPE = (2, 25, 25)  # 64 features
 
@@ -237,6 +238,9 @@ class TestPolicy:
         given = {"architecture": "nature", "hidden_dim": 8, "num_atoms": 5, "value_bounds": (-1.0, 1.0)}
         policy = RainbowPolicy([1, 36, 36], 2, **given, sigma_init=0.2, noisy=False, dueling=False)
         assert set(policy.settings) == set(inspect.signature(RainbowPolicy).parameters)
+        encoder, head = policy.network.encoder, policy.network.head
+        assert sum(isinstance(part, nn.Conv2d) for part in encoder.modules()) == 3 and encoder.num_features == 64
+        assert [tuple(value.shape) for value in head.parameters()] == [(8, 64), (8,), (10, 8), (10,)]
         twin = rebuild(policy)
         assert str(twin) == str(policy)  # all layers and their sizes
         pixels = torch.randint(256, (3, 1, 36, 36), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Trains and is killed on the way: ``python -m tests.recipes.dying_run WHERE STEP FOLDER OVERRIDES...``.
+"""Trains and is killed on the way: ``python -m tests.recipes.dying_run RECIPE WHERE STEP FOLDER OVERRIDES...``.
 
 WHERE is where in the agent step STEP the process gets SIGKILL (or, for ``terminate``, SIGTERM).
 """
@@ -71,5 +71,6 @@ def arm(where: str, at: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    arm(sys.argv[1], int(sys.argv[2]))
-    train(Path(sys.argv[3]), *sys.argv[4:])
+    recipe, where, step, folder, *overrides = sys.argv[1:]
+    arm(where, int(step))
+    train(Path(folder), *overrides, recipe=recipe)

@@ -1,4 +1,4 @@
-"""A small image environment for Gymnasium: move a dot to the middle."""
+"""Small image environments for Gymnasium."""
 
 from __future__ import annotations
 
@@ -31,3 +31,21 @@ class Dot(gymnasium.Env):
 
 
 gymnasium.register("Dot-v0", entry_point=Dot)
+
+
+class Pay(gymnasium.Env):
+    """Pays five for anything, for ever."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, 255, (40, 40, 1), np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros((40, 40, 1), np.uint8), {}
+
+    def step(self, action):
+        return np.zeros((40, 40, 1), np.uint8), 5.0, False, False, {}
+
+
+gymnasium.register("Pay-v0", entry_point=Pay)

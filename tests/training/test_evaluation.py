@@ -258,7 +258,9 @@ def test_the_last_evaluation_of_a_run_may_be_longer(tmp_path: Path):
 def test_a_run_that_says_nothing_of_its_last_evaluation(tmp_path: Path):
     directory = evaluated_run(tmp_path)
     assert {step: len(returns) for step, returns in evaluations(directory).items()} == {0: 2, 2: 2, 4: 2}
-    assert json.loads(directory.result.read_text())["final_episodes"] == 2
+    result = json.loads(directory.result.read_text())
+    assert result["final_episodes"] == 2
+    assert result["best_return"] == result["final_return"] and result["best_env_steps"] == 4  # the last may be the best
 
 
 def test_results_on_the_human_scale(tmp_path: Path):
@@ -269,6 +271,7 @@ def test_results_on_the_human_scale(tmp_path: Path):
     assert result["final_human_normalized"] != result["best_human_normalized"]
     with pytest.raises(ValueError, match=r"random=2.0 and human=2.0"):
         evaluated_run(tmp_path / "other", baselines=(2.0, 2.0))
+    assert not (tmp_path / "other" / "eval.csv").exists()  # said at once
 
 
 def test_a_run_hands_its_epsilon_on(tmp_path: Path):

@@ -1,0 +1,172 @@
+"""Noisy layers, and the dueling head that Rainbow makes of them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mcurl_torchrl.checks import check_count
+
+__all__ = ["DuelingHead", "NoisyLinear"]
+
+
+class NoisyLinear(nn.Module):
+    """A linear layer with learned factorised Gaussian noise on its weights (https://arxiv.org/abs/1706.10295).
+
+    ``weight = weight_mu + weight_sigma * outer(noise_out, noise_in)``, and so for the bias with ``noise_out``. Noise is
+    drawn by :meth:`reset_noise` and by nothing else, so that whoever calls the layer in between sees the same weights.
+    In evaluation mode (``.eval()``) there is none.
+
+    Not TorchRL's :class:`~torchrl.modules.NoisyLinear`: that one listens to ``set_exploration_type``, which every loss
+    module sets to deterministic, so that its sigmas get no gradient; it takes no generator; and it stores the outer
+    product, as large as the weights, where two vectors do.
+
+    Args:
+        in_features (int): the size of an input.
+        out_features (int): the size of an output.
+
+    Keyword Args:
+        sigma_init (float): all sigmas start at ``sigma_init / sqrt(in_features)``. Defaults to 0.1, as data-efficient
+            Rainbow has it (https://arxiv.org/abs/1906.05243); Rainbow had 0.5.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.modules import NoisyLinear
+        >>> layer, inputs = NoisyLinear(4, 2), torch.ones(3, 4)
+        >>> before = layer(inputs)
+        >>> torch.equal(layer(inputs), before)
+        True
+        >>> layer.reset_noise()
+        >>> torch.equal(layer(inputs), before)
+        False
+    """
+
+    noise_in: Tensor
+    noise_out: Tensor
+
+    def __init__(self, in_features: int, out_features: int, *, sigma_init: float = 0.1) -> None:
+        super().__init__()
+        if not sigma_init >= 0:
+            raise ValueError(f"sigma_init={sigma_init}; it must be at least 0")
+        self.in_features = check_count("in_features", in_features)
+        self.out_features = check_count("out_features", out_features)
+        self.sigma_init = sigma_init
+        self.weight_mu = nn.Parameter(torch.empty(out_features, in_features))
+        self.weight_sigma = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias_mu = nn.Parameter(torch.empty(out_features))
+        self.bias_sigma = nn.Parameter(torch.empty(out_features))
+        self.register_buffer("noise_in", torch.empty(in_features))
+        self.register_buffer("noise_out", torch.empty(out_features))
+        self.reset_parameters()
+        self.reset_noise()
+
+    def reset_parameters(self) -> None:
+        """Draws the means anew and sets the sigmas back."""
+        bound = 1 / math.sqrt(self.in_features)
+        for mean in (self.weight_mu, self.bias_mu):
+            nn.init.uniform_(mean, -bound, bound)
+        # Departs from TorchRL and from the released code of CURL, which divide the bias's by the square root of
+        # out_features; the paper divides both by that of the inputs.
+        for sigma in (self.weight_sigma, self.bias_sigma):
+            nn.init.constant_(sigma, self.sigma_init * bound)
+
+    @torch.no_grad()
+    def reset_noise(self, generator: torch.Generator | None = None) -> None:
+        """Draws new noise, in place; a generator may be on another device than the layer."""
+        for noise in (self.noise_in, self.noise_out):
+            device = noise.device if generator is None else generator.device
+            drawn = torch.randn(noise.shape, generator=generator, device=device, dtype=noise.dtype)
+            noise.copy_(drawn.sign() * drawn.abs().sqrt())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Turns ``[*, in_features]`` into ``[*, out_features]``."""
+        if not self.training:
+            return F.linear(inputs, self.weight_mu, self.bias_mu)
+        weight = torch.addcmul(self.weight_mu, self.weight_sigma, torch.outer(self.noise_out, self.noise_in))
+        return F.linear(inputs, weight, torch.addcmul(self.bias_mu, self.bias_sigma, self.noise_out))
+
+    def extra_repr(self) -> str:
+        """Says the layer's sizes."""
+        return f"{self.in_features}, {self.out_features}, sigma_init={self.sigma_init}"
+
+
+class DuelingHead(nn.Module):
+    """Turns latents into the distribution of each action's return, from a value and an advantage branch.
+
+    ``logits = value + advantage - mean over actions of advantage`` (https://arxiv.org/abs/1511.06581), atom by atom, as
+    in Rainbow (https://arxiv.org/abs/1710.02298). Each branch has one hidden layer; all layers are noisy. Both can be
+    left out, as ablations of Rainbow do.
+
+    Args:
+        feature_dim (int): the size of a latent.
+        num_actions (int): how many actions there are.
+
+    Keyword Args:
+        num_atoms (int): how many values a return may have. Defaults to 51.
+        hidden_dim (int): the width of the hidden layers. Defaults to 256.
+        sigma_init (float): of :class:`NoisyLinear`. Defaults to 0.1.
+        noisy (bool): whether layers are :class:`NoisyLinear`; else they are plain, ``sigma_init`` says nothing, and
+            :meth:`reset_noise` does nothing. Defaults to True.
+        dueling (bool): whether there are two branches; else there is one, which gives the logits of all actions.
+            Defaults to True.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.modules import DuelingHead
+        >>> log_probabilities = DuelingHead(576, 6)(torch.randn(32, 576))
+        >>> log_probabilities.shape
+        torch.Size([32, 6, 51])
+        >>> bool(torch.allclose(log_probabilities.exp().sum(-1), torch.ones(32, 6)))
+        True
+    """
+
+    def __init__(
+        self,
+        feature_dim: int,
+        num_actions: int,
+        *,
+        num_atoms: int = 51,
+        hidden_dim: int = 256,
+        sigma_init: float = 0.1,
+        noisy: bool = True,
+        dueling: bool = True,
+    ) -> None:
+        super().__init__()
+        self.num_actions = check_count("num_actions", num_actions)
+        self.num_atoms = check_count("num_atoms", num_atoms)
+        check_count("hidden_dim", hidden_dim)
+
+        def linear(in_features: int, out_features: int) -> nn.Module:
+            if noisy:
+                return NoisyLinear(in_features, out_features, sigma_init=sigma_init)
+            return nn.Linear(in_features, out_features)
+
+        def branch(outputs: int) -> nn.Sequential:
+            return nn.Sequential(linear(feature_dim, hidden_dim), nn.ReLU(), linear(hidden_dim, outputs * num_atoms))
+
+        self.value = branch(1 if dueling else num_actions)
+        self.advantage = branch(num_actions) if dueling else None
+
+    def forward(self, latent: Tensor) -> Tensor:
+        """Returns log-probabilities ``[*, num_actions, num_atoms]``."""
+        logits = self.value(latent).unflatten(-1, (-1, self.num_atoms))
+        if self.advantage is not None:
+            advantage = self.advantage(latent).unflatten(-1, (self.num_actions, self.num_atoms))
+            logits = logits + advantage - advantage.mean(-2, keepdim=True)
+        return F.log_softmax(logits.to(self.dtype), dim=-1)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights, also that of the probabilities, under autocast too."""
+        first = self.value[0]
+        weight: Tensor = first.weight_mu if isinstance(first, NoisyLinear) else first.weight  # type: ignore[assignment]
+        return weight.dtype
+
+    def reset_noise(self, generator: torch.Generator | None = None) -> None:
+        """Draws new noise for every noisy layer."""
+        for module in self.modules():
+            if isinstance(module, NoisyLinear):
+                module.reset_noise(generator)

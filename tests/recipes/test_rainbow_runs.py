@@ -1,0 +1,245 @@
+"""The Rainbow recipe from end to end at the size of preset=smoke: each algorithm, what a run leaves behind."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import launch
+import pytest
+import rainbow_builders as build
+import torch
+from schema import RainbowRecipeConfig
+from torch import Tensor
+
+from mcurl_torchrl import load_policy, make_atari_env
+from mcurl_torchrl.training import (
+    EpisodeStream,
+    RunDirectory,
+    derive_seed,
+    evaluate,
+    export_policy,
+    human_normalized_score,
+    read_video,
+    tables,
+)
+from tests.recipes import running
+from tests.recipes.running import RECIPES, SMALL
+from tests.recipes.test_rainbow_configs import ALGOS, settings
+
+CATCH = ["env=gym", "env.id=tests.learning.catch:Catch-v0", "env.num_frames=2"]
+
+
+def train(folder: Path, *overrides: str) -> RunDirectory:
+    return running.train(folder, *overrides, recipe="rainbow_mcurl")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """One whole run of M-CURL on RoadRunner with everything on."""
+    return train(tmp_path_factory.mktemp("run") / "mcurl", "preset=smoke", "env=RoadRunner")
+
+
+# -- what a run leaves behind ------------------------------------------------------------------------------------------
+
+
+def test_a_run_directory_explains_itself(run: RunDirectory):
+    there = {path.name for path in run.path.iterdir()}
+    expected = {"config.yaml", "manifest.json", "metrics.csv", "eval.csv", "result.json", "curve.png"}
+    assert expected | {"videos", "checkpoints", "tensorboard"} <= there
+    assert run.read_manifest()["recipe"] == "rainbow_mcurl"
+
+
+def test_the_result_has_both_scores_raw_and_human_normalised(run: RunDirectory):
+    result = json.loads(run.result.read_text())
+    means = {}
+    for row in tables.read(run.eval.path):
+        means.setdefault(row["step"], []).append(row["return"])
+    means = {step: sum(returns) / len(returns) for step, returns in means.items()}
+    assert result["finished"] and result["env_steps"] == 120
+    assert result["final_return"] == pytest.approx(means[120]) and result["best_return"] == max(means.values())
+    assert (result["evaluation_episodes"], result["final_episodes"]) == (2, 3)
+    for which in ("final", "best"):
+        expected = human_normalized_score(result[f"{which}_return"], random=11.5, human=7845.0)
+        assert result[f"{which}_human_normalized"] == pytest.approx(expected)
+
+
+def test_the_tables(run: RunDirectory):
+    steps = [(row["step"], row["env_steps"], row["episode"]) for row in tables.read(run.eval.path)]
+    assert steps == [(s, s, n) for s, count in ((0, 2), (60, 2), (120, 3)) for n in range(count)]
+    metrics = tables.read(run.metrics.path)
+    assert [row["step"] for row in metrics] == list(range(10, 121, 10))
+    wanted = ["loss_value", "loss_contrastive", "q_mean", "q_target_mean", "td_error", "priority_correction", "epsilon"]
+    wanted += ["contrastive_accuracy", "contrastive_accuracy_zeroed", "masked_fraction", "latent_rank", "latent_spread"]
+    wanted += ["gradient_norm", "gradient_norm_encoder", "milliseconds_update", "milliseconds_env", "seconds"]
+    wanted += ["episode_return"]
+    for name in wanted:
+        assert math.isfinite(metrics[-1][name]), name
+    assert metrics[2]["loss_value"] is None and metrics[3]["loss_value"] is not None  # the first update is at step 40
+
+
+def test_the_videos_show_the_game(run: RunDirectory):
+    videos = sorted(path.name for path in run.videos.iterdir())
+    assert videos == ["env_steps_0.mp4", "env_steps_120.mp4", "env_steps_60.mp4"]
+    frames = read_video(run.videos / "env_steps_120.mp4")
+    assert len(frames) == tables.read(run.eval.path)[-3]["length"]
+    assert frames.float().std() > 5 and (frames[0] != frames[-1]).any()
+
+
+def test_a_loaded_policy_acts_as_the_trained_one(run: RunDirectory):
+    cfg = settings("preset=smoke", "env=RoadRunner")
+    policy = load_policy(run.path)
+    assert {name.split(".")[2] for name, _ in policy.named_parameters()} == {"encoder", "head"}
+    expected = [row["return"] for row in tables.read(run.eval.path)[-3:]]
+    lengths = [row["length"] for row in tables.read(run.eval.path)[-3:]]
+    shared = {"episodes": 3, "seed": derive_seed(cfg.seed, "evaluation", 120), "epsilon": cfg.evaluation.epsilon}
+    stacked = evaluate(policy.network, [build.make_env(cfg, training=False) for _ in range(2)], **shared)
+    assert (stacked.returns, stacked.lengths) == (expected, lengths)
+
+    # And on single raw frames; zeros stand before a game's first ones.
+    single = make_atari_env("RoadRunner", training=False, num_frames=1, image_size=36, max_emulator_frames=400)
+    single_returns = []
+
+    def act(frames: Tensor) -> Tensor:
+        if len(single_returns) > act.games:
+            policy.reset()
+            act.games += 1
+        return policy(frames[0])[None]
+
+    act.games = -1
+    single_returns.append(None)
+    raw = evaluate(act, single, **shared, on_episode=lambda count, score: single_returns.append(score))
+    assert (raw.returns, raw.lengths) == (expected, lengths)
+
+
+def test_an_exported_policy_needs_no_package(run: RunDirectory, tmp_path: Path):
+    policy = load_policy(run.path, which="best")
+    file = export_policy(policy, tmp_path / "policy.pt2")
+    stacks = torch.randint(256, (3, 4, 36, 36), dtype=torch.uint8)
+    actions = torch.export.load(file).module()(stacks)
+    assert actions.shape == (3,) and torch.equal(actions, policy.network(stacks))
+
+
+def test_evaluating_from_the_command_line(run: RunDirectory, tmp_path: Path):
+    command = [sys.executable, str(RECIPES / "evaluate.py"), f"run={run.path}", "episodes=3", "num_envs=2", "seed=5"]
+    done = subprocess.run([*command, f"hydra.run.dir={tmp_path}"], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert len(scores["returns"]) == 3 and f"mean return {scores['mean']:.1f}" in done.stdout
+    assert scores["epsilon"] == 0.001
+    assert len(read_video(tmp_path / "episode.mp4")) == scores["lengths"][0]
+
+
+# -- every algorithm, every Rainbow ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_every_algorithm_runs(algo: str, tmp_path: Path):
+    directory = train(tmp_path / "run", *SMALL, "env=Pong", f"algo={algo}", "total_env_steps=60")
+    last = tables.read(directory.metrics.path)[-1]
+    assert math.isfinite(last["loss_value"])
+    assert ("loss_contrastive" in last) == (algo != "rainbow")
+    assert ("contrastive_accuracy_zeroed" in last) == (algo in ("mcurl", "sym_curl"))
+    load_policy(directory.path)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["reference=dopamine"],
+        ["reference=otrainbow", "rainbow.first_update_agent_steps=40"],
+        ["rainbow.loss=expected"],
+        ["contrastive.augmentation=none", "contrastive.projection=linear"],
+        ["replay.memmap=true"],
+    ],
+    ids=lambda lines: lines[0],
+)
+def test_other_settings_run(overrides: list[str], tmp_path: Path):
+    directory = train(tmp_path / "run", *SMALL, *CATCH, *overrides, "total_env_steps=60")
+    assert math.isfinite(tables.read(directory.metrics.path)[-1]["loss_value"])
+    settings_of_policy = load_policy(directory.path).network.settings
+    if "reference=otrainbow" in overrides:
+        assert not settings_of_policy["noisy"] and settings_of_policy["architecture"] == "nature"
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_which_parameters_learn(algo: str, tmp_path: Path):
+    """All of the policy and of the contrastive loss, once; nothing of a momentum copy or a target."""
+    cfg = settings("preset=smoke", f"algo={algo}")
+    policy = build.make_policy(cfg, build.make_env(cfg, training=True), torch.device("cpu"))
+    value = build.make_value_loss(cfg, policy)
+    contrastive, _ = build.make_contrastive(cfg, policy)
+    optimizer, schedule = build.make_optimizer(cfg, policy, contrastive)
+    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    assert len(trained) == len(set(trained)) and set(policy.parameters()) <= set(trained)
+    assert all(parameter.requires_grad for parameter in trained)
+    assert set(value.parameters()) == set(policy.parameters())
+    if contrastive is not None:
+        assert set(contrastive.parameters()) | set(policy.parameters()) == set(trained)
+        momentum = contrastive.target_encoder_network_params.values(True, True)
+        assert not any(copy.requires_grad for copy in momentum)
+    assert (schedule is not None) == (algo in ("mcurl", "sym_curl"))
+    assert len(optimizer.param_groups) == (1 if contrastive is None else 2)
+
+
+def test_rainbow_sees_plain_frames_and_the_views_are_augmented(tmp_path: Path):
+    cfg = settings("preset=smoke", "env=RoadRunner", "algo=curl", "rainbow.batch_size=32")
+    env = build.make_env(cfg, training=True)
+    buffer, _ = build.make_replay(cfg, tmp_path)
+    stream = EpisodeStream(env, seed=1)
+    steps = [stream.step(lambda observation: env.action_spec.rand()) for _ in range(100)]
+    for step in steps:
+        buffer.add(step)
+    shown = {step["pixels"].numpy().tobytes() for step in steps}
+    batch = buffer.sample()
+    assert all(stack.numpy().tobytes() in shown for stack in batch["pixels"])
+    views = batch["mcurl", "query_pixels"], batch["mcurl", "key_pixels"]
+    assert views[0].shape == views[1].shape == batch["pixels"].shape
+    assert (views[0] != views[1]).flatten(1).any(1).float().mean() > 0.5
+
+
+def test_rewards_are_clipped_in_training_only():
+    cfg = settings("env=gym", "env.id=tests.recipes.tiny_envs:Pay-v0", "env.clip_rewards=true", "env.image_size=36")
+    for training, reward in ((True, 1.0), (False, 5.0)):
+        env = build.make_env(cfg, training=training)
+        assert env.rollout(3)["next", "reward"].unique().tolist() == [reward]
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "answers"),
+    [
+        (["rainbow.loss=quantile"], ["rainbow.loss", "quantile", "categorical", "expected"]),
+        (["contrastive.projection=mlp"], ["contrastive.projection", "mlp", "linear", "curl"]),
+        (["contrastive.augmentation=flip"], ["contrastive.augmentation", "flip", "shift"]),
+        (["contrastive.views=batch"], ["contrastive.views=batch", "slices"]),
+        (["rainbow.n_step=0"], ["rainbow.n_step=0"]),
+        (["rainbow.epsilon_begin=2"], ["rainbow.epsilon_begin=2"]),
+        (["rainbow.first_update_agent_steps=4"], ["rainbow.first_update_agent_steps=4", "at least 8"]),
+        (["rainbow.first_update_agent_steps=500"], ["rainbow.first_update_agent_steps=500", "total_env_steps=120"]),
+        (["evaluation.num_envs=0"], ["evaluation.num_envs=0"]),
+        (["evaluation.final_episodes=0"], ["evaluation.final_episodes=0"]),
+        (["env.image_size=20"], ["image_size=20", "25"]),
+        (["env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0"], ["discrete actions", "Dot-v0", "sac_mcurl.py"]),
+        (["env=atari", "env.game=MsPackman"], ["MsPackman", "MsPacman"]),
+    ],
+    ids=lambda lines: lines[-1],
+)
+def test_settings_that_do_not_fit(overrides: list[str], answers: list[str], tmp_path: Path):
+    with pytest.raises((SystemExit, launch.BadCommand)) as raised:
+        train(tmp_path / "run", *SMALL, *overrides)
+    for answer in answers:
+        assert answer in str(raised.value)
+
+
+def test_a_run_of_another_recipe_is_not_resumed(run: RunDirectory):
+    from schema import SACRecipeConfig
+
+    with pytest.raises(launch.BadCommand, match=r"a run of recipes/rainbow_mcurl\.py, not of recipes/sac_mcurl\.py"):
+        launch.prepare([f"resume={run.path}"], SACRecipeConfig, launch.config_folder("sac_mcurl"))
+    launch.prepare([f"resume={run.path}"], RainbowRecipeConfig, launch.config_folder("rainbow_mcurl"))
