@@ -51,7 +51,11 @@ def check_settings(cfg: RainbowRecipeConfig) -> None:
     for name in ("epsilon_begin", "epsilon_end", "priority_correction_begin", "priority_correction_end"):
         if not 0 <= getattr(cfg.rainbow, name) <= 1:
             raise ValueError(f"rainbow.{name}={getattr(cfg.rainbow, name)}; it must be between 0 and 1")
-    first, least = cfg.rainbow.first_update_agent_steps, steps_before_a_slice(cfg.contrastive)
+    if cfg.rainbow.max_gradient_norm is not None and not cfg.rainbow.max_gradient_norm > 0:
+        raise ValueError(f"rainbow.max_gradient_norm={cfg.rainbow.max_gradient_norm}; it must be above 0, or null")
+    first = cfg.rainbow.first_update_agent_steps
+    # A transition can be drawn once the row n steps later is there, which the next step writes.
+    least = max(cfg.rainbow.n_step + 1, steps_before_a_slice(cfg.contrastive))
     if first < least:
         raise ValueError(f"rainbow.first_update_agent_steps={first}; it must be at least {least}, to fill a batch")
     if first > cfg.total_env_steps:

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import math
+
 import rainbow_builders as build
 import torch
 from launch import recipe
@@ -112,14 +114,14 @@ def update(
         losses = contrastive(views)
         loss = loss + cfg.contrastive.coeff * losses["loss_contrastive"]
         metrics |= dict(losses.items())
-    norm = optimize(loss, optimizer, max_norm=cfg.rainbow.max_gradient_norm)
+    norm = optimize(loss, optimizer, max_norm=cfg.rainbow.max_gradient_norm or math.inf)
     if schedule is not None:
         schedule.step()
     if momentum is not None:
         momentum.step()
     if measure:
-        metrics["gradient_norm"] = gradient_norm(policy.parameters()) if norm is None else norm
-        metrics["gradient_norm_encoder"] = gradient_norm(policy.network.encoder.parameters())
+        metrics["gradient_norm"] = norm  # of all, before clipping
+        metrics["gradient_norm_encoder_clipped"] = gradient_norm(policy.network.encoder.parameters())
         with torch.no_grad():
             latents = policy.network.encoder.features(batch["pixels"])
         metrics |= {"latent_spread": latent_spread(latents), "latent_rank": effective_rank(latents)}

@@ -21,7 +21,8 @@ GOLDEN = "tests/objectives/test_golden.py"
 LOSS = "tests/objectives/test_masked_contrastive.py"
 UPDATE = "tests/recipes/test_sac_update.py"
 RUNS = "tests/recipes/test_sac_runs.py"
-RESUME = "tests/recipes/test_sac_resume.py"
+RESUME = "tests/recipes/test_resume.py"
+RAINBOW = "tests/recipes/test_rainbow_update.py"
 
 
 @dataclass(frozen=True)
@@ -450,6 +451,139 @@ MUTANTS = [
         "            if time_step.last():\n                break",
         "            pass",
         "tests/envs/test_dmc.py::test_the_last_step_repeats_only_to_the_time_limit",
+    ),
+    Mutant(
+        "the target network is copied a step late",
+        "../recipes/rainbow_mcurl.py",
+        "if step % cfg.rainbow.target_interval_agent_steps == 0:",
+        "if step % cfg.rainbow.target_interval_agent_steps == 1:",
+        RAINBOW,
+    ),
+    Mutant(
+        "the online network's noise is never drawn again",
+        "../recipes/rainbow_mcurl.py",
+        "policy.reset_noise()  # to act",
+        "pass  # to act",
+        RAINBOW,
+    ),
+    Mutant(
+        "the target network's noise is never drawn again",
+        "../recipes/rainbow_mcurl.py",
+        "    value.reset_target_noise()\n",
+        "",
+        RAINBOW,
+    ),
+    Mutant(
+        "the contrastive loss's weight is ignored",
+        "../recipes/rainbow_mcurl.py",
+        "cfg.contrastive.coeff * losses",
+        "losses",
+        RAINBOW,
+    ),
+    Mutant(
+        "gradients are not clipped",
+        "../recipes/rainbow_mcurl.py",
+        "max_norm=cfg.rainbow.max_gradient_norm or math.inf",
+        "max_norm=math.inf",
+        RAINBOW,
+    ),
+    Mutant(
+        "priorities are not written back",
+        "../recipes/rainbow_mcurl.py",
+        "            buffer.update_tensordict_priority(batch)\n",
+        "",
+        RAINBOW,
+    ),
+    Mutant(
+        "importance weights correct in full from the start",
+        "../recipes/rainbow_mcurl.py",
+        "buffer.sampler.beta = beta(step)",
+        "buffer.sampler.beta = 1.0",
+        RAINBOW,
+    ),
+    Mutant(
+        "priorities are weighted by the importance weights",
+        "objectives/noisy_targets.py",
+        "tensordict.set(self.tensor_keys.priority, td_error)",
+        "tensordict.set(self.tensor_keys.priority, td_error * tensordict.get('priority_weight', torch.ones(())))",
+        RAINBOW,
+    ),
+    Mutant(
+        "the discount is that of one step",
+        "objectives/categorical_dqn.py",
+        "torch.pow(self.gamma, transitions.steps)",
+        "torch.pow(self.gamma, torch.ones_like(transitions.steps))",
+        "tests/objectives/test_categorical_dqn.py",
+    ),
+    Mutant(
+        "a terminal state is worth something",
+        "objectives/categorical_dqn.py",
+        "torch.where(transitions.terminated, 0.0, torch.pow",
+        "torch.where(transitions.terminated, 1.0, torch.pow",
+        "tests/objectives/test_categorical_dqn.py",
+    ),
+    Mutant(
+        "the target network picks the next action itself",
+        "objectives/noisy_targets.py",
+        "judge = self._online(next_pixels) if self.double_dqn else following",
+        "judge = following",
+        "tests/objectives/test_categorical_dqn.py",
+    ),
+    Mutant(
+        "a share of the probability goes to the wrong neighbour",
+        "objectives/categorical.py",
+        "(1 - distance).clamp(min=0)",
+        "(1 - distance).clamp(min=0).flip(1)",
+        "tests/objectives/test_categorical_dqn.py",
+    ),
+    Mutant(
+        "advantages are not centred",
+        "modules/dueling.py",
+        " - advantage.mean(-2, keepdim=True)",
+        "",
+        "tests/modules/test_rainbow.py",
+    ),
+    Mutant(
+        "the sigmas get no gradient",
+        "modules/dueling.py",
+        "torch.addcmul(self.weight_mu, self.weight_sigma, torch",
+        "torch.addcmul(self.weight_mu, self.weight_sigma.detach(), torch",
+        "tests/modules/test_rainbow.py",
+    ),
+    Mutant(
+        "there is noise in evaluation",
+        "modules/dueling.py",
+        "        if not self.training:\n",
+        "        if False:\n",
+        "tests/modules/test_rainbow.py",
+    ),
+    Mutant(
+        "CURL's projection has its ReLU before the norm",
+        "modules/projections.py",
+        "            nn.LayerNorm(hidden_dim, elementwise_affine=False),\n            nn.ReLU(),\n",
+        "            nn.ReLU(),\n            nn.LayerNorm(hidden_dim, elementwise_affine=False),\n",
+        "tests/modules/test_projections.py",
+    ),
+    Mutant(
+        "a lost life starts a new game",
+        "envs/atari.py",
+        "self._game_goes_on = lost_life and not self._console.finished",
+        "self._game_goes_on = False",
+        "tests/envs/test_atari.py",
+    ),
+    Mutant(
+        "random actions of an evaluation come from the global generator",
+        "training/evaluation.py",
+        "chance.random() < self._epsilon",
+        "np.random.random() < self._epsilon",
+        "tests/training/test_evaluation.py",
+    ),
+    Mutant(
+        "the last evaluation is as short as the others",
+        "training/run.py",
+        "episodes = self.final_evaluation_episodes if step == self.total else self.evaluation_episodes",
+        "episodes = self.evaluation_episodes",
+        "tests/training/test_evaluation.py",
     ),
 ]
 

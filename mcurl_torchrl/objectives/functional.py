@@ -29,14 +29,15 @@ def info_nce(
 
     Returns:
         The cross entropy at each place, and whether the positive had the largest logit: ``[*, T]`` each. Logits are
-        float32 also under autocast.
+        float32 or better, also under autocast.
     """
     check_choice("negatives", negatives, NEGATIVES)
     if queries.shape != keys.shape:
         raise ValueError(f"queries {tuple(queries.shape)} and keys {tuple(keys.shape)} must have the same shape")
     shape = queries.shape[:-1]
     with torch.autocast(queries.device.type, enabled=False):
-        queries, keys = queries.float(), keys.float()
+        precision = torch.promote_types(queries.dtype, torch.float32)
+        queries, keys = queries.to(precision), keys.to(precision)
         if negatives == "batch":
             queries, keys = queries.flatten(0, -2), keys.flatten(0, -2)
         logits = queries @ keys.transpose(-1, -2) / temperature

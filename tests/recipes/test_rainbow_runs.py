@@ -74,7 +74,7 @@ def test_the_tables(run: RunDirectory):
     assert [row["step"] for row in metrics] == list(range(10, 121, 10))
     wanted = ["loss_value", "loss_contrastive", "q_mean", "q_target_mean", "td_error", "priority_correction", "epsilon"]
     wanted += ["contrastive_accuracy", "contrastive_accuracy_zeroed", "masked_fraction", "latent_rank", "latent_spread"]
-    wanted += ["gradient_norm", "gradient_norm_encoder", "milliseconds_update", "milliseconds_env", "seconds"]
+    wanted += ["gradient_norm", "gradient_norm_encoder_clipped", "milliseconds_update", "milliseconds_env", "seconds"]
     wanted += ["episode_return"]
     for name in wanted:
         assert math.isfinite(metrics[-1][name]), name
@@ -218,9 +218,11 @@ def test_rewards_are_clipped_in_training_only():
         (["contrastive.projection=mlp"], ["contrastive.projection", "mlp", "linear", "curl"]),
         (["contrastive.augmentation=flip"], ["contrastive.augmentation", "flip", "shift"]),
         (["contrastive.views=batch"], ["contrastive.views=batch", "slices"]),
+        (["rainbow.max_gradient_norm=0"], ["rainbow.max_gradient_norm=0", "null"]),
         (["rainbow.n_step=0"], ["rainbow.n_step=0"]),
         (["rainbow.epsilon_begin=2"], ["rainbow.epsilon_begin=2"]),
         (["rainbow.first_update_agent_steps=4"], ["rainbow.first_update_agent_steps=4", "at least 8"]),
+        (["rainbow.n_step=20", "rainbow.first_update_agent_steps=20"], ["agent_steps=20", "at least 21"]),
         (["rainbow.first_update_agent_steps=500"], ["rainbow.first_update_agent_steps=500", "total_env_steps=120"]),
         (["evaluation.num_envs=0"], ["evaluation.num_envs=0"]),
         (["evaluation.final_episodes=0"], ["evaluation.final_episodes=0"]),
