@@ -118,6 +118,14 @@ def test_actions_without_bounds_and_discrete_actions_stay() -> None:
     assert discrete.actions == [2]
 
 
+def test_discrete_actions_may_be_numbers() -> None:
+    tiny = Tiny(action_space=spaces.Discrete(4))
+    env = make_pixel_env(tiny, num_frames=1, categorical_actions=True)
+    assert env.action_spec.shape == () and env.action_spec.n == 4
+    step = env.reset().set("action", torch.tensor(2))
+    assert env.step(step)["action"].shape == () and tiny.actions == [2]
+
+
 def test_images_are_resized_with_antialiasing() -> None:
     env = make_pixel_env(Tiny(size=13), image_size=5)
     check_env_specs(env)

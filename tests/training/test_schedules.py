@@ -1,4 +1,4 @@
-"""The warm-up schedule."""
+"""The schedules."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mcurl_torchrl import inverse_sqrt_warmup
+from mcurl_torchrl.training import linear_schedule
 
 
 def test_the_released_codes_values() -> None:
@@ -39,3 +40,14 @@ def test_bad_input() -> None:
         inverse_sqrt_warmup(0)
     with pytest.raises(ValueError, match="initial_scale=2"):
         inverse_sqrt_warmup(10, initial_scale=2)
+
+
+def test_a_straight_line_that_stays_put_at_both_ends() -> None:
+    value = linear_schedule((10, 0.4), (20, 1.0))
+    assert [value(step) for step in (0, 10, 20, 1000)] == [0.4, 0.4, 1.0, 1.0]
+    assert math.isclose(value(15), 0.7)
+    falling = linear_schedule((0, 1.0), (4, 0.0))
+    assert [falling(step) for step in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
+    assert [linear_schedule((5, 0.0), (5, 1.0))(step) for step in (4, 5, 6)] == [0.0, 1.0, 1.0]
+    with pytest.raises(ValueError, match="must not come before"):
+        linear_schedule((5, 0.0), (4, 1.0))
