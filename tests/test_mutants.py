@@ -23,6 +23,7 @@ UPDATE = "tests/recipes/test_sac_update.py"
 RUNS = "tests/recipes/test_sac_runs.py"
 RESUME = "tests/recipes/test_resume.py"
 RAINBOW = "tests/recipes/test_rainbow_update.py"
+RAINBOW_ORDER = "tests/recipes/test_rainbow_order.py"
 
 
 @dataclass(frozen=True)
@@ -457,21 +458,21 @@ MUTANTS = [
         "../recipes/rainbow_mcurl.py",
         "if step % cfg.rainbow.target_interval_agent_steps == 0:",
         "if step % cfg.rainbow.target_interval_agent_steps == 1:",
-        RAINBOW,
+        RAINBOW_ORDER,
     ),
     Mutant(
         "the online network's noise is never drawn again",
         "../recipes/rainbow_mcurl.py",
         "policy.reset_noise()  # to act",
         "pass  # to act",
-        RAINBOW,
+        RAINBOW_ORDER,
     ),
     Mutant(
         "the target network's noise is never drawn again",
         "../recipes/rainbow_mcurl.py",
         "    value.reset_target_noise()\n",
         "",
-        RAINBOW,
+        RAINBOW_ORDER,
     ),
     Mutant(
         "the contrastive loss's weight is ignored",
@@ -492,14 +493,14 @@ MUTANTS = [
         "../recipes/rainbow_mcurl.py",
         "            buffer.update_tensordict_priority(batch)\n",
         "",
-        RAINBOW,
+        RAINBOW_ORDER,
     ),
     Mutant(
         "importance weights correct in full from the start",
         "../recipes/rainbow_mcurl.py",
         "buffer.sampler.beta = beta(step)",
         "buffer.sampler.beta = 1.0",
-        RAINBOW,
+        RAINBOW_ORDER,
     ),
     Mutant(
         "priorities are weighted by the importance weights",
