@@ -30,7 +30,7 @@ from tests.recipes import running
 from tests.recipes.running import RECIPES, SMALL
 from tests.recipes.test_rainbow_configs import ALGOS, settings
 
-CATCH = ["env=gym", "env.id=tests.learning.catch:Catch-v0", "env.num_frames=2"]
+CATCH = ["env=gym", "env.id=tests.learning.catch:Catch-v0", "env.num_frames=2", "contrastive.slice_len=6"]
 
 
 def train(folder: Path, *overrides: str) -> RunDirectory:
