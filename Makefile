@@ -31,7 +31,7 @@ type: $(READY)  ## mypy
 	$(BIN)/mypy mcurl_torchrl
 
 test: $(READY)  ## the fast tests and the docstrings' examples (PYTEST_ARGS="-k crop" picks)
-	$(BIN)/pytest --doctest-modules mcurl_torchrl tests $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --doctest-modules mcurl_torchrl tests $(PYTEST_ARGS)
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/pytest -m slow -s --timeout 3600 $(PYTEST_ARGS)
