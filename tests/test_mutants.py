@@ -549,7 +549,7 @@ MUTANTS = [
         "modules/dueling.py",
         "torch.addcmul(self.weight_mu, self.weight_sigma, torch",
         "torch.addcmul(self.weight_mu, self.weight_sigma.detach(), torch",
-        "tests/modules/test_rainbow.py",
+        "tests/learning/test_noise.py",
     ),
     Mutant(
         "there is noise in evaluation",
