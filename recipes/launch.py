@@ -157,6 +157,8 @@ def check_settings(cfg: DictConfig) -> None:
         options = cfg.logging[name]
         if options is not None and not OmegaConf.is_dict(options):
             raise BadCommand(f"logging.{name}={options}; give its options, as in 'logging.{name}={{project: mcurl}}'")
+    if not 0 <= cfg.evaluation.epsilon <= 1:
+        raise BadCommand(f"evaluation.epsilon={cfg.evaluation.epsilon}; it must be between 0 and 1")
     if cfg.seed < 0:
         raise BadCommand(f"seed={cfg.seed}; it must be at least 0")
 

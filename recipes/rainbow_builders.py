@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 from pathlib import Path
 
 import torch
+from omegaconf import OmegaConf
 from schema import AtariConfig, RainbowRecipeConfig
 from shared_builders import (
     KEY,
@@ -41,6 +43,26 @@ from mcurl_torchrl.objectives import ExpectedDQNLoss
 from mcurl_torchrl.replay import FrameSlices
 
 COUNTS = ("batch_size", "n_step", "first_update_agent_steps", "updates_per_agent_step", "target_interval_agent_steps")
+# The lowest and the highest value; a value that is above the lowest, and may not be it, stands in ABOVE.
+RANGES = {
+    "rainbow.gamma": (0, 1),
+    "rainbow.epsilon_begin": (0, 1),
+    "rainbow.epsilon_end": (0, 1),
+    "rainbow.priority_exponent": (0, math.inf),
+    "rainbow.priority_correction_begin": (0, 1),
+    "rainbow.priority_correction_end": (0, 1),
+    "rainbow.sigma_init": (0, math.inf),
+    "rainbow.num_atoms": (2, math.inf),
+    "contrastive.coeff": (0, math.inf),
+}
+ABOVE = {
+    "rainbow.lr": (0, math.inf),
+    "rainbow.adam_eps": (0, math.inf),
+    "rainbow.max_gradient_norm": (0, math.inf),
+    "contrastive.tau": (0, 1),
+    "contrastive.warmup_updates": (0, math.inf),
+    "contrastive.mask_ratio": (0, 1),
+}
 
 
 def check_settings(cfg: RainbowRecipeConfig) -> None:
@@ -48,16 +70,31 @@ def check_settings(cfg: RainbowRecipeConfig) -> None:
     check_contrastive(cfg.contrastive)
     for name in COUNTS:
         check_count(f"rainbow.{name}", getattr(cfg.rainbow, name))
-    for name in ("epsilon_begin", "epsilon_end", "priority_correction_begin", "priority_correction_end"):
-        if not 0 <= getattr(cfg.rainbow, name) <= 1:
-            raise ValueError(f"rainbow.{name}={getattr(cfg.rainbow, name)}; it must be between 0 and 1")
-    if cfg.rainbow.max_gradient_norm is not None and not cfg.rainbow.max_gradient_norm > 0:
-        raise ValueError(f"rainbow.max_gradient_norm={cfg.rainbow.max_gradient_norm}; it must be above 0, or null")
+    for key, (low, high) in {**RANGES, **ABOVE}.items():
+        value = OmegaConf.select(cfg, key)
+        if value is not None and not (low < value <= high if key in ABOVE else low <= value <= high):
+            lowest = f"above {low}" if key in ABOVE else f"at least {low}"
+            raise ValueError(f"{key}={value}; it must be {lowest}{'' if high == math.inf else f' and at most {high}'}")
+    bounds = list(cfg.rainbow.value_bounds)
+    if len(bounds) != 2 or not bounds[0] < bounds[1]:
+        raise ValueError(f"rainbow.value_bounds={bounds}; it must be two numbers, the lower one first")
+    if not cfg.rainbow.noisy and cfg.rainbow.epsilon_end == 0:
+        raise ValueError(
+            "rainbow.noisy=false with rainbow.epsilon_end=0 would never explore; set the latter, to 0.01 say"
+        )
+    check_first_update(cfg)
+
+
+def check_first_update(cfg: RainbowRecipeConfig) -> None:
     first = cfg.rainbow.first_update_agent_steps
     # A transition can be drawn once the row n steps later is there, which the next step writes.
-    least = max(cfg.rainbow.n_step + 1, steps_before_a_slice(cfg.contrastive))
-    if first < least:
-        raise ValueError(f"rainbow.first_update_agent_steps={first}; it must be at least {least}, to fill a batch")
+    needed = {"rainbow.n_step": cfg.rainbow.n_step + 1, "contrastive.slice_len": steps_before_a_slice(cfg.contrastive)}
+    for key, least in needed.items():
+        if first < least:
+            raise ValueError(
+                f"rainbow.first_update_agent_steps={first}; it must be at least {least} with "
+                f"{key}={OmegaConf.select(cfg, key)}, to have something to draw"
+            )
     if first > cfg.total_env_steps:
         raise ValueError(
             f"rainbow.first_update_agent_steps={first} is more than total_env_steps={cfg.total_env_steps}: nothing "
@@ -146,11 +183,10 @@ def make_optimizer(
     cfg: RainbowRecipeConfig, policy: RainbowPolicy, contrastive: MaskedContrastiveLoss | ContrastiveLoss | None
 ) -> tuple[Adam, LambdaLR | None]:
     """Makes one Adam for all, and the schedule of what only M-CURL's loss has, its Transformer and projection."""
-    ours = {"params": list(policy.parameters())}
-    theirs = {"params": [] if contrastive is None else own_parameters(contrastive, policy)}
-    optimizer = Adam(
-        [ours, theirs] if theirs["params"] else [ours], lr=cfg.rainbow.lr, eps=cfg.rainbow.adam_eps, fused=True
-    )
+    groups = [{"params": list(policy.parameters())}]
+    if contrastive is not None:
+        groups.append({"params": own_parameters(contrastive, policy)})
+    optimizer = Adam(groups, lr=cfg.rainbow.lr, eps=cfg.rainbow.adam_eps, fused=True)
     warmup = cfg.contrastive.warmup_updates
     if not isinstance(contrastive, MaskedContrastiveLoss) or warmup is None:
         return optimizer, None

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import rainbow_builders as build
@@ -60,22 +61,23 @@ def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:
     )
 
     @torch.no_grad()
-    def noisy_action(observation: Tensor) -> Tensor:
-        if (chance := epsilon(step)) > 0 and torch.rand(()) < chance:
+    def explore(observation: Tensor, chance: float) -> Tensor:
+        if chance > 0 and torch.rand(()) < chance:
             return env.action_spec.rand()
         return policy(observation.to(run.device)).cpu()
 
-    def best_actions(observations: Tensor) -> Tensor:
+    @torch.no_grad()
+    def exploit(observations: Tensor) -> Tensor:
         return policy.act_without_noise(observations.to(run.device)).cpu()
 
     if run.begin() == 0:
-        run.evaluate(0, best_actions, evaluation_envs)
+        run.evaluate(0, exploit, evaluation_envs)
     for step in run.agent_steps():
         if step == first:
             run.learning_begins()
         with run.timed("env"):
             policy.reset_noise()  # to act and to learn with
-            buffer.add(stream.step(noisy_action))
+            buffer.add(stream.step(functools.partial(explore, chance=epsilon(step))))
 
         for _ in range(cfg.rainbow.updates_per_agent_step if step >= first else 0):
             with run.timed("sample"):
@@ -97,7 +99,7 @@ def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:
             run.note({"priority_correction": beta(step), "epsilon": epsilon(step)})
             run.log(step)
         if run.evaluation_due(step):
-            run.evaluate(step, best_actions, evaluation_envs)
+            run.evaluate(step, exploit, evaluation_envs)
         if run.checkpoint_due(step):
             run.save(step)
 
@@ -107,13 +109,11 @@ def update(
 ) -> dict[str, Tensor]:
     """Takes one update: one loss for Rainbow and the encoder's contrastive task, one step of one Adam."""
     value.reset_target_noise()
-    losses = value(batch)
-    metrics = dict(losses.items()) | {"td_error": batch["td_error"].mean()}
-    loss = losses["loss_value"]
+    metrics = dict(value(batch).items()) | {"td_error": batch["td_error"].mean()}
+    loss = metrics["loss_value"]
     if contrastive is not None:
-        losses = contrastive(views)
-        loss = loss + cfg.contrastive.coeff * losses["loss_contrastive"]
-        metrics |= dict(losses.items())
+        metrics |= dict(contrastive(views).items())
+        loss = loss + cfg.contrastive.coeff * metrics["loss_contrastive"]
     norm = optimize(loss, optimizer, max_norm=cfg.rainbow.max_gradient_norm or math.inf)
     if schedule is not None:
         schedule.step()

@@ -477,8 +477,8 @@ MUTANTS = [
     Mutant(
         "the contrastive loss's weight is ignored",
         "../recipes/rainbow_mcurl.py",
-        "cfg.contrastive.coeff * losses",
-        "losses",
+        "cfg.contrastive.coeff * metrics",
+        "metrics",
         RAINBOW,
     ),
     Mutant(

@@ -20,6 +20,17 @@ def expected_value(log_probabilities: Tensor, support: Tensor) -> Tensor:
     return (log_probabilities.exp() * support).sum(-1)
 
 
+def refuse_another_support(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Refuses to load what was learned over other returns: the same weights would mean something else."""
+    ours, saved = module.get_buffer("support"), state.get(f"{prefix}support")
+    if isinstance(saved, Tensor) and (ours.shape != saved.shape or not torch.equal(ours, saved.to(ours))):
+        raise ValueError(f"it was saved with returns of {_range(saved)}; this one has {_range(ours)}")
+
+
+def _range(support: Tensor) -> str:
+    return f"{support[0].item():g} to {support[-1].item():g} in {len(support)} atoms"
+
+
 class RainbowNetwork(nn.Module):
     """Encoder and head of a Rainbow agent (https://arxiv.org/abs/1710.02298): pixels to returns' distributions.
 
@@ -63,6 +74,7 @@ class RainbowNetwork(nn.Module):
         self.encoder = encoder
         self.head = head
         self.register_buffer("support", torch.linspace(low, high, head.num_atoms))
+        self.register_load_state_dict_pre_hook(refuse_another_support)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Returns log-probabilities ``[*, num_actions, num_atoms]`` for pixels ``[*, C, H, W]``."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchrl.objectives.common import LossModule
 
 from mcurl_torchrl.checks import check_choice, require
-from mcurl_torchrl.modules.rainbow import expected_value
+from mcurl_torchrl.modules.rainbow import expected_value, refuse_another_support
 from mcurl_torchrl.objectives.encoding import call_with
 from mcurl_torchrl.objectives.functional import REDUCTIONS
 
@@ -85,6 +85,7 @@ class NoisyTargetLoss(LossModule):
         self.double_dqn = double  # Module.double() is a method
         self.reduction = check_choice("reduction", reduction, REDUCTIONS)
         self.register_buffer("support", _check_support(value_network, support))
+        self.register_load_state_dict_pre_hook(refuse_another_support)
         self.convert_to_functional(value_network, "value_network", create_target_params=True)
         # TorchRL warns of targets that none of its updaters moves: copy_to_target() does.
         self._has_update_associated["value_network"] = True

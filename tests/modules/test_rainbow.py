@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torchrl.envs import ExplorationType, set_exploration_type
 
+from mcurl_torchrl import CategoricalDQNLoss
 from mcurl_torchrl.modules import DuelingHead, NoisyLinear, RainbowPolicy
 from mcurl_torchrl.modules.rainbow import expected_value
 
@@ -269,3 +270,14 @@ class TestPolicy:
             make_policy(num_actions=0)
         with pytest.raises(ValueError, match=r"architecture='impala'; choose one of \['data_efficient', 'nature'\]"):
             make_policy(architecture="impala")
+
+
+def test_weights_over_other_returns_are_refused():
+    saved = RainbowPolicy([4, 36, 36], 3, num_atoms=5).state_dict()
+    RainbowPolicy([4, 36, 36], 3, num_atoms=5).load_state_dict(saved)
+    other = RainbowPolicy([4, 36, 36], 3, num_atoms=5, value_bounds=(-20, 20))
+    with pytest.raises(ValueError, match="of -10 to 10 in 5 atoms; this one has -20 to 20 in 5 atoms"):
+        other.load_state_dict(saved)
+    loss = CategoricalDQNLoss(RainbowPolicy([4, 36, 36], 3, num_atoms=5).network)
+    with pytest.raises(ValueError, match="saved with returns of -10 to 10"):
+        CategoricalDQNLoss(other.network).load_state_dict(loss.state_dict())

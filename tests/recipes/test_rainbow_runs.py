@@ -218,7 +218,16 @@ def test_rewards_are_clipped_in_training_only():
         (["contrastive.projection=mlp"], ["contrastive.projection", "mlp", "linear", "curl"]),
         (["contrastive.augmentation=flip"], ["contrastive.augmentation", "flip", "shift"]),
         (["contrastive.views=batch"], ["contrastive.views=batch", "slices"]),
-        (["rainbow.max_gradient_norm=0"], ["rainbow.max_gradient_norm=0", "null"]),
+        (["rainbow.max_gradient_norm=0"], ["rainbow.max_gradient_norm=0.0", "above 0"]),
+        (["contrastive.tau=2"], ["contrastive.tau=2.0", "at most 1"]),
+        (["contrastive.mask_ratio=0"], ["contrastive.mask_ratio=0.0", "above 0"]),
+        (["rainbow.lr=-1"], ["rainbow.lr=-1.0"]),
+        (["rainbow.priority_exponent=-1"], ["rainbow.priority_exponent=-1.0"]),
+        (["rainbow.value_bounds=[1,-1]"], ["rainbow.value_bounds=[1.0, -1.0]"]),
+        (["rainbow.num_atoms=1"], ["rainbow.num_atoms=1", "at least 2"]),
+        (["rainbow.noisy=false"], ["rainbow.noisy=false", "explore"]),
+        (["evaluation.epsilon=2"], ["evaluation.epsilon=2"]),
+        (["contrastive.slice_len=50"], ["at least 50", "contrastive.slice_len=50"]),
         (["rainbow.n_step=0"], ["rainbow.n_step=0"]),
         (["rainbow.epsilon_begin=2"], ["rainbow.epsilon_begin=2"]),
         (["rainbow.first_update_agent_steps=4"], ["rainbow.first_update_agent_steps=4", "at least 8"]),
@@ -245,3 +254,12 @@ def test_a_run_of_another_recipe_is_not_resumed(run: RunDirectory):
     with pytest.raises(launch.BadCommand, match=r"a run of recipes/rainbow_mcurl\.py, not of recipes/sac_mcurl\.py"):
         launch.prepare([f"resume={run.path}"], SACRecipeConfig, launch.config_folder("sac_mcurl"))
     launch.prepare([f"resume={run.path}"], RainbowRecipeConfig, launch.config_folder("rainbow_mcurl"))
+
+
+def test_other_returns_are_refused_on_resuming(tmp_path: Path):
+    folder = tmp_path / "run"
+    train(folder, *SMALL, *CATCH, "total_env_steps=60")
+    more = ["total_env_steps=90", "rainbow.value_bounds=[-20,20]", f"resume='{folder}'", "resume_changed=true"]
+    with pytest.raises(SystemExit, match="saved with returns of -10 to 10 in 51 atoms; this one has -20 to 20"):
+        train(folder, *SMALL, *CATCH, *more)
+    assert "-10" in (folder / "config.yaml").read_text()  # and the run is as it was
