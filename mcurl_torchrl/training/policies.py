@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mcurl_torchrl.checks import check_choice, check_count
 from mcurl_torchrl.modules import GaussianPolicy, RainbowPolicy
+from mcurl_torchrl.replay.stacking import PADDINGS
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, Checkpoints, SavedCheckpoint
 
 __all__ = ["FramePolicy", "describe_policy", "export_policy", "load_policy"]
@@ -21,7 +22,6 @@ _KINDS: dict[str, type[GaussianPolicy] | type[RainbowPolicy]] = {
     "GaussianPolicy": GaussianPolicy,
     "RainbowPolicy": RainbowPolicy,
 }
-_PADDINGS = ("repeat", "zeros")
 
 
 def describe_policy(
@@ -40,7 +40,7 @@ def describe_policy(
         "kind": type(policy).__name__,
         "settings": policy.settings,
         "num_frames": num_frames,
-        "padding": check_choice("padding", padding, _PADDINGS),
+        "padding": check_choice("padding", padding, PADDINGS),
     }
 
 
@@ -79,7 +79,7 @@ class FramePolicy(nn.Module):
         super().__init__()
         self.network = network
         self.num_frames = num_frames
-        self.padding = check_choice("padding", padding, _PADDINGS)
+        self.padding = check_choice("padding", padding, PADDINGS)
         self._frames: deque[Tensor] = deque(maxlen=num_frames)
 
     def reset(self) -> None:

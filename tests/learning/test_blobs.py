@@ -6,24 +6,12 @@ order says nothing, what is left is to guess among the hidden ones of the slice;
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 from torch import nn
 
 from tests.learning.blobs import make_loss, train
 
 NUM_UPDATES = 2600
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Operators this small are slower on several threads, and far slower if the threads have to wait for a core."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

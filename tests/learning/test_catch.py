@@ -7,16 +7,12 @@ do not stop it here, because the other weights outgrow the noise; test_noise.py 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))  # recipes are scripts: so is it when they run
-
 import rainbow_mcurl
+import torch
 
 from mcurl_torchrl.objectives import CategoricalDQNLoss
 from tests.recipes.running import train
@@ -49,15 +45,6 @@ SETTINGS = [
     "logging.interval_agent_steps=100",
     "logging.tensorboard=false",
 ]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Operators this small are slower on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def learn(folder: Path, seed: int) -> float:

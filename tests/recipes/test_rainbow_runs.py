@@ -13,7 +13,6 @@ import pytest
 import rainbow_builders as build
 import torch
 from schema import RainbowRecipeConfig
-from torch import Tensor
 
 from mcurl_torchrl import load_policy, make_atari_env
 from mcurl_torchrl.training import (
@@ -99,20 +98,17 @@ def test_a_loaded_policy_acts_as_the_trained_one(run: RunDirectory):
     stacked = evaluate(policy.network, [build.make_env(cfg, training=False) for _ in range(2)], **shared)
     assert (stacked.returns, stacked.lengths) == (expected, lengths)
 
-    # And on single raw frames; zeros stand before a game's first ones.
+    # And on single raw frames, of which it makes the same stacks; zeros stand before a game's first ones.
+    seen: list[torch.Tensor] = []
+    policy.network.register_forward_pre_hook(lambda network, inputs: seen.append(inputs[0].clone()))
+    evaluate(policy.network, build.make_env(cfg, training=False), **shared)
+    stacks, seen[:] = torch.cat(seen), []
     single = make_atari_env("RoadRunner", training=False, num_frames=1, image_size=36, max_emulator_frames=400)
-    single_returns = []
-
-    def act(frames: Tensor) -> Tensor:
-        if len(single_returns) > act.games:
-            policy.reset()
-            act.games += 1
-        return policy(frames[0])[None]
-
-    act.games = -1
-    single_returns.append(None)
-    raw = evaluate(act, single, **shared, on_episode=lambda count, score: single_returns.append(score))
+    raw = evaluate(
+        lambda frames: policy(frames[0])[None], single, **shared, on_episode=lambda count, score: policy.reset()
+    )
     assert (raw.returns, raw.lengths) == (expected, lengths)
+    assert torch.equal(torch.cat(seen), stacks)
 
 
 def test_an_exported_policy_needs_no_package(run: RunDirectory, tmp_path: Path):
