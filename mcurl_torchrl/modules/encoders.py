@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from mcurl_torchrl.checks import check_choice, check_count
 from mcurl_torchrl.modules.projections import LinearProjection
+from mcurl_torchrl.replay.stacking import channels_last
 
 __all__ = ["AtariEncoder", "PixelEncoder", "StateEncoder"]
 
@@ -26,7 +27,7 @@ class _ConvEncoder(nn.Module):
 
     def __init__(self, convs: list[nn.Conv2d], in_channels: int, image_size: int) -> None:
         super().__init__()
-        self.convs = nn.Sequential(*(layer for conv in convs for layer in (conv, nn.ReLU())))
+        self.convs = nn.Sequential(*(layer for conv in convs for layer in (conv, nn.ReLU(inplace=True))))
         self.in_channels = in_channels
         self.image_size = image_size
         smallest = 1
@@ -59,7 +60,7 @@ class _ConvEncoder(nn.Module):
         lead = pixels.shape[:-3]
         images = pixels.reshape(-1, *expected)
         if images.dtype == torch.uint8:
-            images = images.to(self.dtype, memory_format=torch.channels_last).div_(255.0)
+            images = channels_last(images).to(self.dtype).div_(255.0)
         elif not images.is_floating_point():
             raise ValueError(f"pixels must be uint8 or floating point; got {pixels.dtype}")
         else:

@@ -175,7 +175,9 @@ class MaskedContrastiveLoss(EncodingLoss):
             return self.encode(pixels)
         lead, pixels, zeroed = pixels.shape[:2], pixels.flatten(0, 1), zeroed.flatten()
         shown = (~zeroed).nonzero().squeeze(-1)
-        images = torch.cat([pixels.index_select(0, shown), torch.zeros_like(pixels[:1])])
+        # Channels last, as they are in memory: index_select would copy them into another format first.
+        images = pixels.movedim(1, -1)
+        images = torch.cat([images.index_select(0, shown), torch.zeros_like(images[:1])]).movedim(-1, 1)
         # Each shown observation's place among those encoded; all zeros share the last.
         place = torch.where(zeroed, len(shown), (~zeroed).cumsum(0) - 1)
         return self.encode(images).index_select(0, place).unflatten(0, lead)

@@ -17,7 +17,7 @@ from torchrl.envs.transforms import Transform
 from mcurl_torchrl.replay.layout import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY
 from mcurl_torchrl.replay.rows import Rows
 from mcurl_torchrl.replay.slice_sampler import EpisodeSliceSampler
-from mcurl_torchrl.replay.stacking import stack_frames
+from mcurl_torchrl.replay.stacking import channels_last, stack_frames
 
 if TYPE_CHECKING:
     from mcurl_torchrl.replay.frame_buffer import FrameReplayBuffer
@@ -46,13 +46,18 @@ class FrameView(TensorDictReplayBuffer):
         }
 
     def _read_stacks(self, rows: Rows, flat: Tensor, step: Tensor) -> Tensor:
-        """Gathers observations ``[N, K * C, ...]`` for flat rows ``[N, K]`` whose newest are at ``step`` ``[N]``."""
+        """Gathers observations ``[N, K * C, ...]`` for flat rows ``[N, K]`` whose newest are at ``step`` ``[N]``.
+
+        Images have their channels last in memory: crops of them are fewer, longer stretches, and convolutions take them
+        as they are.
+        """
         frames = rows.column(self.pixels_key).index_select(0, flat.flatten())
         frames = frames.view(*flat.shape, *frames.shape[1:])
         # Rows from before the episode are its first row already: nothing is left to do for "repeat".
-        return stack_frames(
+        stacks = stack_frames(
             frames, 1, step=step if self.padding == "zeros" else None, padding=self.padding, inplace=True
         )
+        return channels_last(stacks) if stacks.ndim == 4 else stacks
 
     # Departs from TensorDictReplayBuffer, which reads every key at every row drawn: here an observation takes several
     # rows and a reward n of them, and what nobody asked for is not read. The locks and the order are TorchRL's.

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mcurl_torchrl.checks import check_choice
 
-__all__ = ["PADDINGS", "stack_frames"]
+__all__ = ["PADDINGS", "channels_last", "stack_frames"]
 
 PADDINGS = ("repeat", "zeros")
 
@@ -56,3 +56,13 @@ def stack_frames(
             frames = frames if inplace else frames.clone()
             frames[short] = padded
     return frames.flatten(dim, dim + 1)
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """Puts the channels of images ``[N, C, H, W]`` last in memory, where convolutions want them.
+
+    ``images.contiguous(memory_format=torch.channels_last)`` gives the same, for bytes at half the speed.
+    """
+    if images.is_contiguous(memory_format=torch.channels_last):
+        return images
+    return torch.stack(images.unbind(1), -1).movedim(-1, 1)

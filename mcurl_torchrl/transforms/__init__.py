@@ -1,6 +1,6 @@
 """What happens to sampled frames: stack, crop, mask."""
 
-from mcurl_torchrl.transforms.cropping import center_crop, crop, pad_replicate
+from mcurl_torchrl.transforms.cropping import center_crop, crop, shift
 from mcurl_torchrl.transforms.crops import CenterCrop, RandomCrop, RandomShift
 from mcurl_torchrl.transforms.mask_observations import MaskObservations
 from mcurl_torchrl.transforms.stack_frames import StackFrames
@@ -13,5 +13,5 @@ __all__ = [
     "StackFrames",
     "center_crop",
     "crop",
-    "pad_replicate",
+    "shift",
 ]

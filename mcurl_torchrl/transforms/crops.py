@@ -13,7 +13,7 @@ from torchrl.envs.transforms import Transform
 
 from mcurl_torchrl.checks import check_choice, check_count, require
 from mcurl_torchrl.transforms.chance import RandomTransform
-from mcurl_torchrl.transforms.cropping import center_crop, crop, pad_replicate
+from mcurl_torchrl.transforms.cropping import center_crop, crop, shift
 
 __all__ = ["CenterCrop", "RandomCrop", "RandomShift"]
 
@@ -264,9 +264,8 @@ class RandomShift(_RandomImageTransform):
         size = images.shape[-1]
         inner = size - 2 * self.margin
         top, left = (self._draw(2 * self.margin + 1, images, repeats) for _ in range(2))
-        padded = pad_replicate(crop(images, top, left, inner), self.padding)
-        top, left = (self._draw(padded.shape[-1] - size + 1, images, repeats) for _ in range(2))
-        return crop(padded, top, left, size)
+        down, right = (self._draw(inner + 2 * self.padding - size + 1, images, repeats) for _ in range(2))
+        return shift(images, top, left, inner, self.padding, down, right)
 
     def _output_size(self, height: int, width: int) -> tuple[int, int]:
         if height != width or height <= 2 * self.margin:

@@ -108,7 +108,7 @@ class MaskObservations(RandomTransform):
         replaced = (masked & ~zeroed & (fate < self.zero + self.replace)).nonzero().squeeze(-1)
 
         hidden = images.clone()
-        hidden[zeroed] = 0
+        hidden.index_fill_(0, zeroed.nonzero().squeeze(-1), 0)
         if len(replaced):
             hidden[replaced] = self._replacements(images, replaced, lead)
         for key, value in zip(self.out_keys, (hidden, masked, zeroed), strict=True):

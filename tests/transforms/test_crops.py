@@ -16,7 +16,7 @@ from torchrl.envs import Compose, TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
 from mcurl_torchrl import CenterCrop, RandomCrop, RandomShift
-from mcurl_torchrl.transforms import center_crop, crop, pad_replicate
+from mcurl_torchrl.transforms import center_crop, crop, shift
 from tests.replay.test_collector import make_counting_env
 
 TRANSFORMS = [
@@ -127,12 +127,45 @@ class TestRandomShift:
         assert set(shifted[:, 0, 42, 0].tolist()) == set(range(38, 47))
 
 
+def plain_shift(image: torch.Tensor, top: int, left: int, size: int, padding: int, down: int, right: int):
+    inner = image[None, :, top : top + size, left : left + size].double()
+    padded = torch.nn.functional.pad(inner, (padding,) * 4, mode="replicate")[0].to(image.dtype)
+    side = image.shape[-1]
+    return padded[:, down : down + side, right : right + side]
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_padding_repeats_the_border(dtype: torch.dtype) -> None:
-    images = torch.randint(256, (2, 3, 5, 4)).to(dtype)
-    expected = torch.nn.functional.pad(images.float(), (3, 3, 3, 3), mode="replicate").to(dtype)
-    assert torch.equal(pad_replicate(images, 3), expected)
-    assert pad_replicate(images, 0) is images
+class TestOneByOne:
+    """Every image against cutting it out by itself, whatever comes first in memory."""
+
+    def test_crop(self, dtype: torch.dtype, channels: int, layout: torch.memory_format) -> None:
+        images = torch.randint(256, (40, channels, 9, 11)).to(dtype).contiguous(memory_format=layout)
+        top, left = torch.randint(9 - 5 + 1, (40,)), torch.randint(11 - 5 + 1, (40,))
+        top[0] = left[0] = 0
+        top[-1], left[-1] = 4, 6  # the two ends of memory
+        cut = crop(images, top, left, 5)
+        for number, image in enumerate(images):
+            assert torch.equal(cut[number], image[:, top[number] :, left[number] :][:, :5, :5])
+        assert cut.is_contiguous(memory_format=layout) and cut.dtype == dtype
+
+    @pytest.mark.parametrize(("size", "padding"), [(7, 3), (7, 1), (9, 0), (5, 2)])
+    def test_shift(
+        self, dtype: torch.dtype, channels: int, layout: torch.memory_format, size: int, padding: int
+    ) -> None:
+        images = torch.randint(256, (60, channels, 9, 9)).to(dtype).contiguous(memory_format=layout)
+        first, second = 9 - size + 1, size + 2 * padding - 9 + 1
+        places = [torch.randint(below, (60,)) for below in (first, first, second, second)]
+        for place, below in zip(places, (first, first, second, second), strict=True):
+            place[0], place[-1] = 0, below - 1
+        top, left, down, right = places
+        moved = shift(images, top, left, size, padding, down, right)
+        for number, image in enumerate(images):
+            place = [int(places[k][number]) for k in range(4)]
+            expected = plain_shift(image, *place[:2], size, padding, *place[2:])
+            assert torch.equal(moved[number], expected)
+        assert moved.is_contiguous(memory_format=layout) and moved.dtype == dtype
 
 
 def test_center_crop() -> None:
