@@ -79,7 +79,7 @@ class NoisyLinear(nn.Module):
         for noise in (self.noise_in, self.noise_out):
             device = noise.device if generator is None else generator.device
             drawn = torch.randn(noise.shape, generator=generator, device=device, dtype=noise.dtype)
-            noise.copy_(drawn.sign() * drawn.abs().sqrt())
+            noise.copy_(drawn.abs().sqrt_().copysign_(drawn))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Turns ``[*, in_features]`` into ``[*, out_features]``."""

@@ -99,11 +99,19 @@ class EpisodeWindows:
 
         Returns:
             How many of them belong to the same episode, and whether that is all there ever was: False where earlier
-            rows of the episode existed but were overwritten.
+            rows of the episode existed but were overwritten; how many there are is then not known.
         """
         time, column = self.rows.split(start)
         if length == 0:
             return torch.zeros_like(start), torch.ones_like(start, dtype=torch.bool)
+        if self._unique_ids:
+            # The step says how many there were; the earliest of them says whether they are there still.
+            assert self._trajectory is not None and self._step is not None
+            step = self._step[start]
+            available = step.clamp(max=length)
+            oldest = self.rows.join(time - available, column)
+            whole = (self._trajectory[oldest] == self._trajectory[start]) & (self._step[oldest] == step - available)
+            return available, whole
         offsets = torch.arange(length, device=start.device)
         linked = self.continues(time[:, None] - offsets, column[:, None])
         available = linked.long().cumprod(-1).sum(-1)

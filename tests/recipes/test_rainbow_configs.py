@@ -6,10 +6,12 @@ import itertools
 
 import launch
 import pytest
+import torch
 from omegaconf import OmegaConf
 from published_scores import published_scores, random_and_human_score
 from schema import RainbowRecipeConfig
 
+from mcurl_torchrl import AtariEncoder
 from mcurl_torchrl.envs.atari_games import ATARI_100K_GAMES
 from tests.recipes import running
 
@@ -101,13 +103,23 @@ def test_what_the_algorithms_change():
     assert changes("algo=rainbow") == {"algo_name": "mcurl -> rainbow", "contrastive.objective": "masked -> none"}
 
 
-def test_the_cpu_preset_shrinks_the_contrastive_task_and_nothing_else():
+def test_the_cpu_preset_shrinks_the_contrastive_task_and_what_is_not_seen():
     assert changes("preset=cpu") == {
         "preset_name": "paper -> cpu",
-        "contrastive.num_slices": "8 -> 4",
+        "env.image_size": "84 -> 75",
+        "contrastive.num_slices": "8 -> 2",
         "contrastive.projection": "none -> linear",
     }
     assert settings("preset=cpu", "algo=curl").contrastive.projection == "curl"
+
+
+def test_convolutions_see_all_of_the_cpu_presets_screen_and_leave_out_the_same_of_the_published_one():
+    for size in (75, 84):
+        encoder, screen = AtariEncoder(1, size), torch.zeros(1, size, size, requires_grad=True)
+        encoder(screen).sum().backward()
+        seen = screen.grad[0] != 0
+        assert seen[:75, :75].all() and not seen[75:].any() and not seen[:, 75:].any()
+        assert encoder.num_features == 576
 
 
 def test_the_other_rainbows_differ_where_they_do():
