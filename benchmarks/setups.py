@@ -1,0 +1,320 @@
+"""What the benchmarks of the learners build: the recipes' own learners, on random frames, without a simulator.
+
+The networks, losses, optimizers and the replay are made by the recipes' builders from their configs, and an update is
+the recipe's own function. Only the environment is missing: of it the builders read shapes, and frames are random.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+# Recipes are scripts: their folder is on the path when they run.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "recipes"))
+import rainbow_builders
+import rainbow_mcurl
+import sac_builders
+import sac_mcurl
+import shared_builders
+from command_line import config_folder
+
+from mcurl_torchrl.training import keep_freed_pages, seed_everything
+
+EPISODE = 125  # agent steps of the episodes that fill a replay
+ATARI_ACTIONS = 18
+
+
+def settings(recipe: str, *overrides: str) -> DictConfig:
+    """Composes a recipe's config as its command line would."""
+    with initialize_config_dir(str(config_folder(recipe)), version_base="1.3"):
+        cfg = compose(recipe, overrides=list(overrides))
+    OmegaConf.set_readonly(cfg, True)
+    return cfg
+
+
+def prepare_process(threads: int) -> None:
+    """Sets this process up as recipes do, with a number of threads."""
+    logging.getLogger("torchrl").setLevel(logging.WARNING)
+    torch.set_num_threads(threads)
+    keep_freed_pages()
+
+
+def machine() -> dict[str, Any]:
+    """Describes the machine in general words."""
+    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    return {
+        "cpu": names[0] if names else "unknown",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []
+
+
+class Stopwatch:
+    """Adds up seconds by part; what a part does inside another is not the other's."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._running: list[str] = []
+        self._since = 0.0
+
+    def _pass(self) -> None:
+        now = time.perf_counter()
+        if self._running:
+            self.seconds[self._running[-1]] += now - self._since
+        self._since = now
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        self._pass()
+        self._running.append(name)
+        try:
+            yield
+        finally:
+            self._pass()
+            self._running.pop()
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that does the same, timed."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.part(name):
+                return function(*args, **kwargs)
+
+        return call
+
+    def watch(self, owner: Any, method: str, name: str) -> None:
+        """Times a method of an object from now on."""
+        setattr(owner, method, self.timed(name, getattr(owner, method)))
+
+
+class Learner(ABC):
+    """A recipe's learner with a replay of random frames: ``step()`` draws a batch and takes an update.
+
+    Args:
+        cfg (DictConfig): the recipe's.
+        rows (int): how many agent steps the replay is given.
+    """
+
+    cfg: DictConfig
+    buffer: Any
+    slices: Any
+    contrastive: nn.Module | None
+    networks: list[nn.Module]  # everything that learns or follows
+
+    def __init__(self, cfg: DictConfig, rows: int) -> None:
+        self.cfg = cfg
+        self.number = 0
+        seed_everything(cfg.seed)
+        self._build()
+        fill(self.buffer, rows, self._frame_shape(), self._actions)
+
+    @abstractmethod
+    def _build(self) -> None: ...
+
+    @abstractmethod
+    def _frame_shape(self) -> tuple[int, int, int]: ...
+
+    @abstractmethod
+    def _actions(self, count: int) -> Tensor: ...
+
+    @abstractmethod
+    def update(self, batch: TensorDictBase, views: TensorDictBase) -> None:
+        """Takes one update, and does what the recipe does with the batch afterwards."""
+
+    def sample(self) -> tuple[TensorDictBase, TensorDictBase]:
+        """Draws a batch for RL and what the contrastive loss sees."""
+        batch = self.buffer.sample()
+        return batch, batch if self.slices is None else shared_builders.sample_slices(self.cfg.contrastive, self.slices)
+
+    def step(self) -> None:
+        self.update(*self.sample())
+        self.number += 1
+
+    @abstractmethod
+    def watch_parts(self, watch: Stopwatch) -> None:
+        """Lets a stopwatch see from now on which part of an update takes how long; for good."""
+
+    def _watch_contrastive(self, watch: Stopwatch) -> None:
+        watch.watch(self, "sample", "sample")
+        if self.contrastive is not None:
+            watch.watch(self.contrastive, "forward", "contrastive queries")
+            watch.watch(self.contrastive, "encode_keys", "contrastive keys")
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Returns everything that learns or follows, by name, without gradients."""
+        named = {}
+        for number, network in enumerate(self.networks):
+            named |= {f"{number}.{name}": value for name, value in network.state_dict().items()}
+        return {
+            name: value.detach() for name, value in named.items() if value is not None and value.is_floating_point()
+        }
+
+    def replay_bytes(self) -> tuple[int, int]:
+        """Returns how large the rows that are written are, and how large all rows are."""
+        rows = self.buffer.storage._storage
+        full = sum(value.numel() * value.element_size() for value in rows.values(True, True))
+        return full * len(self.buffer) // self.buffer.storage.max_size, full
+
+
+class SACLearner(Learner):
+    """The learner of recipes/sac_mcurl.py."""
+
+    recipe = "sac_mcurl"
+    action_dim = 1  # cartpole's
+
+    def _build(self) -> None:
+        cfg, env = self.cfg, self.cfg.env
+        spaces = SimpleNamespace(
+            observation_spec={"pixels": torch.empty(3 * env.num_frames, env.image_size, env.image_size, device="meta")},
+            action_spec=torch.empty(self.action_dim),
+        )
+        self.sac = sac_builders.make_sac(cfg, spaces, torch.device("cpu"))
+        self.contrastive = sac_builders.make_contrastive(cfg, self.sac)
+        self.targets = sac_builders.make_targets(cfg, self.sac, self.contrastive)
+        self.optimizers, self.schedules = sac_builders.make_optimizers(cfg, self.sac, self.contrastive)
+        self.buffer, self.slices = sac_builders.make_replay(cfg, Path(tempfile.gettempdir()))
+        self.networks = [self.sac] if self.contrastive is None else [self.sac, self.contrastive]
+
+    def _frame_shape(self) -> tuple[int, int, int]:
+        return 3, self.cfg.env.image_size, self.cfg.env.image_size
+
+    def _actions(self, count: int) -> Tensor:
+        return torch.rand(count, self.action_dim) * 2 - 1
+
+    def update(self, batch: TensorDictBase, views: TensorDictBase) -> None:
+        sac_mcurl.update(
+            self.cfg,
+            self.number,
+            self.sac,
+            self.contrastive,
+            self.targets,
+            self.optimizers,
+            self.schedules,
+            batch,
+            views,
+            measure=False,
+        )
+
+    def watch_parts(self, watch: Stopwatch) -> None:
+        self._watch_contrastive(watch)
+        watch.watch(self.sac, "critic_loss", "critic")
+        watch.watch(self.sac, "actor_loss", "actor")
+        for target in self.targets:
+            watch.watch(target, "step", "targets")
+        losses = {"alpha": "actor", "contrastive_encoder": "contrastive queries", "contrastive": "contrastive queries"}
+        owners = {optimizer: losses.get(name, name) for name, optimizer in self.optimizers.items()}
+        for optimizer in owners:
+            watch.watch(optimizer, "step", "optimizers")
+        optimize = sac_mcurl.optimize
+
+        def optimize_timed(loss: Tensor, *optimizers: Any, **options: Any) -> Any:
+            with watch.part(owners[optimizers[0]]):  # what is not the optimizers' is the way back through a loss
+                return optimize(loss, *optimizers, **options)
+
+        sac_mcurl.optimize = optimize_timed
+
+
+class RainbowLearner(Learner):
+    """The learner of recipes/rainbow_mcurl.py."""
+
+    recipe = "rainbow_mcurl"
+
+    def _build(self) -> None:
+        cfg, env = self.cfg, self.cfg.env
+        spaces = SimpleNamespace(
+            observation_spec={"pixels": torch.empty(env.num_frames, env.image_size, env.image_size, device="meta")},
+            action_spec=SimpleNamespace(n=ATARI_ACTIONS),
+        )
+        self.policy = rainbow_builders.make_policy(cfg, spaces, torch.device("cpu"))
+        self.value = rainbow_builders.make_value_loss(cfg, self.policy)
+        self.contrastive, self.momentum = rainbow_builders.make_contrastive(cfg, self.policy)
+        self.optimizer, self.schedule = rainbow_builders.make_optimizer(cfg, self.policy, self.contrastive)
+        self.buffer, self.slices = rainbow_builders.make_replay(cfg, Path(tempfile.gettempdir()))
+        self.networks = [self.value] if self.contrastive is None else [self.value, self.contrastive]
+
+    def _frame_shape(self) -> tuple[int, int, int]:
+        return 1, self.cfg.env.image_size, self.cfg.env.image_size
+
+    def _actions(self, count: int) -> Tensor:
+        return torch.randint(ATARI_ACTIONS, (count,))
+
+    def update(self, batch: TensorDictBase, views: TensorDictBase) -> None:
+        rainbow_mcurl.update(
+            self.cfg,
+            self.policy,
+            self.value,
+            self.contrastive,
+            self.momentum,
+            self.optimizer,
+            self.schedule,
+            batch,
+            views,
+            measure=False,
+        )
+        self.buffer.update_tensordict_priority(batch)
+
+    def watch_parts(self, watch: Stopwatch) -> None:
+        self._watch_contrastive(watch)
+        watch.watch(self.value, "forward", "value")
+        watch.watch(self.value, "reset_target_noise", "targets")
+        if self.momentum is not None:
+            watch.watch(self.momentum, "step", "targets")
+        watch.watch(self.optimizer, "step", "optimizers")
+        watch.watch(self.buffer, "update_tensordict_priority", "priorities")
+        rainbow_mcurl.optimize = watch.timed("backward and clipping", rainbow_mcurl.optimize)
+
+
+LEARNERS = {"sac": SACLearner, "rainbow": RainbowLearner}
+
+
+def make_learner(algorithm: str, *overrides: str, rows: int = 4 * EPISODE) -> Learner:
+    """Builds the learner of a recipe, ``sac`` or ``rainbow``, with overrides as on its command line."""
+    made = LEARNERS[algorithm]
+    return made(settings(made.recipe, *overrides), rows)
+
+
+def fill(buffer: Any, rows: int, frame_shape: tuple[int, int, int], actions: Callable[[int], Tensor]) -> None:
+    """Writes at least so many rows of random episodes, the same few again and again."""
+    episodes = [random_episode(buffer, frame_shape, actions) for _ in range(4)]
+    block = torch.cat(episodes[: max(1, rows // EPISODE)])
+    for _ in range(0, rows, len(block)):
+        buffer.extend(block)
+
+
+def random_episode(buffer: Any, frame_shape: tuple[int, int, int], actions: Callable[[int], Tensor]) -> TensorDict:
+    """Makes the steps of an episode, observations stacked as an environment stacks them."""
+    stacked = buffer.num_frames
+    frames = torch.randint(256, (EPISODE + stacked, *frame_shape), dtype=torch.uint8)
+    frames[: stacked - 1] = frames[stacked - 1] if buffer.padding == "repeat" else 0
+    stacks = torch.cat([frames[first : first + EPISODE + 1] for first in range(stacked)], dim=1)
+    last = torch.arange(EPISODE)[:, None] == EPISODE - 1
+    following = {
+        "pixels": stacks[1:],
+        "reward": torch.rand(EPISODE, 1),
+        "terminated": torch.zeros_like(last),
+        "truncated": last,
+    }
+    return TensorDict({"pixels": stacks[:-1], "action": actions(EPISODE), "next": following}, [EPISODE])

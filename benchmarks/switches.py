@@ -1,0 +1,253 @@
+"""The learners' optimisations, one by one, each with the plain way that it takes the place of.
+
+The package has no such switches. Here the plain way is put in an optimisation's place from outside, for benchmarks that
+tell what it is worth and for the test that it changes nothing: tests/test_switches.py. A learner has to be built and
+run while the switch is off:
+
+    with switched_off("channels_last", "fused_adam"):
+        learner = make_learner("sac", "env=cartpole-swingup")
+        learner.step()
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import setups
+import torch
+from setups import rainbow_builders, sac_builders, shared_builders
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torchrl.objectives import SoftUpdate
+
+from mcurl_torchrl import LatentSAC
+from mcurl_torchrl.modules import MomentumCopy, encoders
+from mcurl_torchrl.replay import frame_view
+from mcurl_torchrl.transforms import crops
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A plain way: what ``make`` returns, given what stands at ``owner.name``, is put there instead."""
+
+    owner: Any
+    name: str
+    make: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Switch:
+    """An optimisation, and the plain ways that it takes the place of."""
+
+    name: str
+    description: str
+    plain: tuple[Plain, ...]
+    learners: tuple[str, ...] = ("sac mcurl", "rainbow mcurl", "rainbow curl")  # who has it
+
+    @contextlib.contextmanager
+    def off(self) -> Iterator[None]:
+        """Puts the plain ways in place of the optimisation."""
+        with contextlib.ExitStack() as stack:
+            for plain in self.plain:
+                made = plain.make(getattr(plain.owner, plain.name))
+                stack.enter_context(mock.patch.object(plain.owner, plain.name, made))
+            yield
+
+
+@contextlib.contextmanager
+def switched_off(*names: str) -> Iterator[None]:
+    """Puts the plain ways in place of several optimisations."""
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            stack.enter_context(SWITCHES[name].off())
+        yield
+
+
+# -- the plain ways ----------------------------------------------------------------------------------------------------
+
+
+def encode_every_query(make_loss: Callable[..., Any]) -> Callable[..., Any]:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return make_loss(*args, **kwargs, encode_zeros_once=False)
+
+    return make
+
+
+def weights_row_by_row(init: Callable[..., None]) -> Callable[..., None]:
+    def build(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        self.to(memory_format=torch.contiguous_format)
+
+    return build
+
+
+def features_row_by_row(features: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(self: Any, pixels: Tensor) -> Tensor:
+        lead = pixels.shape[:-3]
+        images = pixels.reshape(-1, *pixels.shape[-3:]).contiguous()
+        if images.dtype == torch.uint8:
+            images = images.to(self.dtype) / 255.0
+        return self.convs(images).flatten(1).view(*lead, self.num_features)
+
+    return run
+
+
+def relu_in_new_memory(init: Callable[..., None]) -> Callable[..., None]:
+    def build(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        for layer in self.convs:
+            if isinstance(layer, nn.ReLU):
+                layer.inplace = False
+
+    return build
+
+
+def transpose_as_torch_does(channels_last: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda images: images.contiguous(memory_format=torch.channels_last)
+
+
+def leave_as_stored(channels_last: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda images: images.contiguous()
+
+
+def two_passes_of_the_convolutions(actor_loss: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(self: LatentSAC, batch: TensorDictBase) -> Any:
+        encoder = self.encoder
+        project = encoder.project
+
+        def project_from_pixels(features: Tensor) -> Tensor:
+            return project(encoder.features(batch[self.pixels_key]))
+
+        with mock.patch.object(encoder, "project", project_from_pixels):
+            return actor_loss(self, batch)
+
+    return compute
+
+
+def adam_tensor_by_tensor(make_adam: Callable[..., Any]) -> Callable[..., Any]:
+    def make(*args: Any, fused: bool, **kwargs: Any) -> Any:
+        return make_adam(*args, **kwargs, fused=False, foreach=False)
+
+    return make
+
+
+def copy_moves_tensor_by_tensor(step: Callable[..., None]) -> Callable[..., None]:
+    @torch.no_grad()
+    def move(self: MomentumCopy) -> None:
+        network = self.__dict__["_network"]
+        for own, other in zip(self.copy.parameters(), network.parameters(), strict=True):
+            own.copy_((1 - self.tau) * own + self.tau * other)
+
+    return move
+
+
+def targets_move_tensor_by_tensor(step: Callable[..., None]) -> Callable[..., None]:
+    def move(self: SoftUpdate, source: TensorDictBase, target: TensorDictBase) -> None:
+        for name, own in target.items(True, True):
+            own.data.copy_(self.eps * own.data + (1 - self.eps) * source.get(name).data)
+
+    return move
+
+
+def crop_image_by_image(crop: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def cut(images: Tensor, top: Tensor, left: Tensor, size: int) -> Tensor:
+        places = zip(images, top.tolist(), left.tolist(), strict=True)
+        return torch.stack([image[:, y : y + size, x : x + size] for image, y, x in places])
+
+    return cut
+
+
+def shift_image_by_image(shift: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    cut = crop_image_by_image(shift)
+
+    def move(images: Tensor, top: Tensor, left: Tensor, size: int, padding: int, down: Tensor, right: Tensor) -> Tensor:
+        inner = cut(images, top, left, size)
+        rows = [inner[..., :1, :]] * padding + [inner] + [inner[..., -1:, :]] * padding
+        tall = torch.cat(rows, -2)
+        wide = torch.cat([tall[..., :1]] * padding + [tall] + [tall[..., -1:]] * padding, -1)
+        return cut(wide, down, right, images.shape[-1])
+
+    return move
+
+
+def leave_allocator_alone(keep_freed_pages: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: False
+
+
+# -- the switches ------------------------------------------------------------------------------------------------------
+
+# Where several are off, the later ones find the earlier ones' plain ways in place.
+SWITCHES = {
+    switch.name: switch
+    for switch in [
+        Switch(
+            "zeros_once",
+            "zeroed queries are encoded once; off: every query is encoded",
+            (Plain(shared_builders, "MaskedContrastiveLoss", encode_every_query),),
+            ("sac mcurl", "rainbow mcurl"),
+        ),
+        Switch(
+            "shared_conv_pass",
+            "actor and critic share a pass of the convolutions in the actor's step; off: one each",
+            (Plain(LatentSAC, "actor_loss", two_passes_of_the_convolutions),),
+            ("sac mcurl",),
+        ),
+        Switch(
+            "fast_transpose",
+            "channels of bytes are put last by stacking planes; off: by torch's own copy",
+            (
+                Plain(encoders, "channels_last", transpose_as_torch_does),
+                Plain(frame_view, "channels_last", transpose_as_torch_does),
+            ),
+        ),
+        Switch(
+            "channels_last_replay",
+            "observations are channels-last from the replay on; off: from the encoder on",
+            (Plain(frame_view, "channels_last", leave_as_stored),),
+        ),
+        Switch(
+            "channels_last",
+            "channels-last images and weights; off: the channels first, from the replay to the last convolution",
+            (
+                Plain(frame_view, "channels_last", leave_as_stored),
+                Plain(encoders._ConvEncoder, "__init__", weights_row_by_row),
+                Plain(encoders._ConvEncoder, "features", features_row_by_row),
+            ),
+        ),
+        Switch(
+            "inplace_relu",
+            "ReLUs overwrite what the convolutions give; off: they write to new memory",
+            (Plain(encoders._ConvEncoder, "__init__", relu_in_new_memory),),
+        ),
+        Switch(
+            "one_gather",
+            "all images are cropped or shifted together; off: one by one",
+            (Plain(crops, "crop", crop_image_by_image), Plain(crops, "shift", shift_image_by_image)),
+        ),
+        Switch(
+            "fused_adam",
+            "Adam in one kernel; off: a loop over parameters",
+            (
+                Plain(sac_builders, "Adam", adam_tensor_by_tensor),
+                Plain(rainbow_builders, "Adam", adam_tensor_by_tensor),
+            ),
+        ),
+        Switch(
+            "foreach_ema",
+            "slow copies move in one call; off: a loop over parameters, by the formula",
+            (
+                Plain(MomentumCopy, "step", copy_moves_tensor_by_tensor),
+                Plain(SoftUpdate, "_step", targets_move_tensor_by_tensor),
+            ),
+        ),
+        Switch(
+            "allocator",
+            "glibc keeps freed pages; off: its defaults (only in a process that has not told it yet)",
+            (Plain(setups, "keep_freed_pages", leave_allocator_alone),),
+        ),
+    ]
+}
