@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,15 +14,46 @@ from torchrl.objectives.common import LossModule
 from mcurl_torchrl.checks import check_choice, require
 from mcurl_torchrl.objectives.functional import REDUCTIONS
 
-__all__ = ["EncodingLoss", "call_with"]
+__all__ = ["EncodingLoss", "call_with", "standing_in"]
 
 
 def call_with(params: TensorDictParams, network: nn.Module, inputs: Tensor) -> Tensor:
     """Calls a network with these parameters in place of its own."""
-    # As TorchRL's losses do. Otherwise tensordict turns target parameters, while they stand in for a module's own, into
-    # parameters that require grad, and leaves them so.
-    with params.to_module(network, preserve_module_state=False):
+    with standing_in(params, network):
         return network(inputs)
+
+
+@contextlib.contextmanager
+def standing_in(params: TensorDictParams, network: nn.Module) -> Iterator[None]:
+    """Lets parameters and buffers stand in for a network's own, as ``params.to_module(network)`` does.
+
+    For networks as small as Rainbow's, ``to_module`` takes as long as a layer; this is a quarter of it, and no tensor
+    is asked what it is. Under ``torch.compile`` it is tensordict's, which the compiler knows.
+    """
+    if torch.compiler.is_compiling():
+        # Otherwise tensordict turns target parameters, while they stand in for a module's own, into parameters that
+        # require grad, and leaves them so.
+        with params.to_module(network, preserve_module_state=False):
+            yield
+        return
+    places: list[tuple[dict[str, Any], str, Any]] = []
+    _exchange(params, network, places)
+    try:
+        yield
+    finally:
+        for place, name, own in reversed(places):
+            place[name] = own
+
+
+def _exchange(params: TensorDictBase, module: nn.Module, places: list[tuple[dict[str, Any], str, Any]]) -> None:
+    """Puts tensors in the place of a module's own, and notes what stood where."""
+    for name, value in params.items():
+        if not isinstance(value, Tensor):
+            _exchange(value, module._modules[name], places)  # type: ignore[arg-type]
+            continue
+        place = module._parameters if name in module._parameters else module._buffers
+        places.append((place, name, place[name]))
+        place[name] = value  # type: ignore[assignment]
 
 
 class EncodingLoss(LossModule):

@@ -15,7 +15,7 @@ from torchrl.objectives.common import LossModule
 
 from mcurl_torchrl.checks import check_choice, require
 from mcurl_torchrl.modules.rainbow import expected_value, refuse_another_support
-from mcurl_torchrl.objectives.encoding import call_with
+from mcurl_torchrl.objectives.encoding import call_with, standing_in
 from mcurl_torchrl.objectives.functional import REDUCTIONS
 
 __all__ = ["Comparison", "NoisyTargetLoss", "Transitions", "choose"]
@@ -135,7 +135,7 @@ class NoisyTargetLoss(LossModule):
         reset = getattr(self.value_network, "reset_noise", None)
         if reset is None:
             raise TypeError(f"{type(self.value_network).__name__} has no reset_noise(generator)")
-        with self.target_value_network_params.to_module(self.value_network, preserve_module_state=False):
+        with standing_in(self.target_value_network_params, self.value_network):
             reset(generator)
 
     @dispatch
