@@ -32,10 +32,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from setups import Learner, Stopwatch, machine, make_learner, prepare_process
+from setups import CountFlops, Learner, Stopwatch, machine, make_learner, prepare_process
 from switches import SWITCHES, switched_off
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 # What a plain update does more of than ours.
 MORE_WORK = ("zeros_once", "shared_conv_pass")
@@ -121,20 +119,6 @@ def seconds_by_part(learner: Learner, count: int) -> dict[str, float]:
         with watch.part("other"):
             learner.step()
     return {name: seconds / count for name, seconds in watch.seconds.items()}
-
-
-class CountFlops(TorchDispatchMode):
-    """Counts as torch's FlopCounterMode does, whose book-keeping of modules does not get along with tensordict's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.flops = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = function(*args, **(kwargs or {}))
-        count = flop_registry.get(function._overloadpacket)
-        self.flops += 0 if count is None else count(*args, **(kwargs or {}), out_val=out)
-        return out
 
 
 def plain_gflop(case: Case) -> float:

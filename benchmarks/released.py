@@ -40,12 +40,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import itertools
 import json
-import logging
-import math
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -54,25 +52,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from setups import CountFlops, Learner, machine, make_learner, prepare_process
 from tensordict import TensorDict
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
-from torchrl.data import Bounded, Categorical, Composite, Unbounded
 
-from mcurl_torchrl.training import check_finite, keep_freed_pages, seed_everything
-
-sys.path.append(str(Path(__file__).parents[1] / "recipes"))
-import rainbow_builders
-import rainbow_mcurl
-import sac_builders
-import sac_mcurl
-from command_line import config_folder
-from shared_builders import sample_slices
-
-NUM_ACTIONS, ATARI_FRAME, ATARI_STACK, ATARI_EPISODE = 18, (1, 84, 84), 4, 200
-DMC_FRAME, DMC_STACK, DMC_EPISODE = (3, 100, 100), 3, 125
 BARS = {"curl paper": 5.0, "mcurl paper": 1.0}  # how many times as fast as the released code
 
 
@@ -100,42 +82,31 @@ def importable(folder: Path, **stand_ins: ModuleType) -> Iterator[None]:
             del sys.modules[name]
 
 
-def settings(recipe: str, *overrides: str) -> DictConfig:
-    """Composes a recipe's config."""
-    with initialize_config_dir(str(config_folder(recipe)), version_base="1.3"):
-        return compose(recipe, overrides=list(overrides))
-
-
 def trained(*optimizers: torch.optim.Optimizer) -> int:
     """Counts the parameters that optimizers step, each once."""
     parameters = {p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     return sum(parameter.numel() for parameter in parameters)
 
 
-def random_episodes(
-    count: int, length: int, frame: tuple[int, ...], stack: int, *, padding: str, action: Callable[[], torch.Tensor]
-) -> list[TensorDict]:
-    """Makes episodes in TorchRL's layout; before the first frame there are zeros, or the first frame again."""
-    made = []
-    for _ in range(count):
-        frames = torch.randint(256, (length + stack, *frame), dtype=torch.uint8)
-        frames[: stack - 1] = 0 if padding == "zeros" else frames[stack - 1]
-        stacks = torch.cat([frames[k : k + length + 1] for k in range(stack)], 1)
-        last = (torch.arange(length) == length - 1)[:, None]
-        after = {"pixels": stacks[1:], "reward": torch.randint(-1, 2, (length, 1)).float()}
-        after |= {"terminated": last, "truncated": torch.zeros_like(last)}
-        made.append(TensorDict({"pixels": stacks[:-1], "action": action(), "next": after}, [length]))
-    return made
+def contender(learner: Learner) -> Contender:
+    """Makes a contender of a recipe's learner; Rainbow's loop draws new noise before each step."""
+
+    def step() -> None:
+        if hasattr(learner, "policy"):
+            learner.policy.reset_noise()
+        learner.step()
+
+    return Contender(step, trained(*learner.all_optimizers))
 
 
-def released_rainbow(folder: Path, data: list[TensorDict]) -> Contender:
+def released_rainbow(folder: Path, data: TensorDict, rows: int, num_actions: int) -> Contender:
     """Builds the released CURL-Rainbow with its defaults, and what its main.py does in a step of learning."""
     with importable(folder):
         agent_module, memory_module = importlib.import_module("agent"), importlib.import_module("memory")
     options = SimpleNamespace(
         device=torch.device("cpu"),
         game="ms_pacman",
-        history_length=ATARI_STACK,
+        history_length=4,
         architecture="data-efficient",
         hidden_size=256,
         noisy_std=0.1,
@@ -153,11 +124,11 @@ def released_rainbow(folder: Path, data: list[TensorDict]) -> Contender:
         norm_clip=10,
     )
     memory = memory_module.ReplayMemory(options, 100_000)
-    for episode in data:
-        for row in episode:
-            after = row["next"]
-            memory.append(row["pixels"] / 255, int(row["action"]), float(after["reward"]), bool(after["terminated"]))
-    agent = agent_module.Agent(options, SimpleNamespace(action_space=lambda: NUM_ACTIONS))
+    # With few rows it would look for ever: a batch has one of each 32nd part, and the newest 20 do not count.
+    for row in itertools.chain.from_iterable(itertools.repeat(data, max(1, rows // len(data)))):
+        after = row["next"]
+        memory.append(row["pixels"] / 255, int(row["action"]), float(after["reward"]), bool(after["truncated"]))
+    agent = agent_module.Agent(options, SimpleNamespace(action_space=lambda: num_actions))
 
     def step() -> None:
         agent.reset_noise()
@@ -167,33 +138,7 @@ def released_rainbow(folder: Path, data: list[TensorDict]) -> Contender:
     return Contender(step, trained(agent.optimiser))
 
 
-def our_rainbow(data: list[TensorDict], *overrides: str) -> Contender:
-    """Builds the Rainbow recipe's parts, and what its loop does in a step of learning."""
-    cfg = settings("rainbow_mcurl", *overrides)
-    pixels = Unbounded((ATARI_STACK, *ATARI_FRAME[1:]), dtype=torch.uint8)
-    env = SimpleNamespace(observation_spec=Composite(pixels=pixels), action_spec=Categorical(NUM_ACTIONS))
-    policy = rainbow_builders.make_policy(cfg, env, torch.device("cpu"))
-    value = rainbow_builders.make_value_loss(cfg, policy)
-    contrastive, momentum = rainbow_builders.make_contrastive(cfg, policy)
-    optimizer, schedule = rainbow_builders.make_optimizer(cfg, policy, contrastive)
-    buffer, slices = rainbow_builders.make_replay(cfg, Path(tempfile.gettempdir()))
-    for episode in data:
-        buffer.extend(episode)
-
-    def step() -> None:
-        policy.reset_noise()
-        batch = buffer.sample()
-        views = batch if slices is None else sample_slices(cfg.contrastive, slices)
-        metrics = rainbow_mcurl.update(
-            cfg, policy, value, contrastive, momentum, optimizer, schedule, batch, views, False
-        )
-        check_finite(0, **{name: number for name, number in metrics.items() if name.startswith("loss_")})
-        buffer.update_tensordict_priority(batch)
-
-    return Contender(step, trained(optimizer))
-
-
-def released_sac(folder: Path, data: list[TensorDict]) -> Contender:
+def released_sac(folder: Path, data: TensorDict) -> Contender:
     """Builds the released M-CURL as its README starts it on cartpole-swingup; its log is thrown away."""
     if "q *= self.scaling" in (folder / "ctmr_sac.py").read_text():
         raise SystemExit(
@@ -204,11 +149,11 @@ def released_sac(folder: Path, data: list[TensorDict]) -> Contender:
     gym.Wrapper = object
     with importable(folder, gym=gym):
         agent_module, utils = importlib.import_module("ctmr_sac"), importlib.import_module("utils")
-    device, channels = torch.device("cpu"), DMC_FRAME[0] * DMC_STACK
+    device = torch.device("cpu")
     buffer = utils.ReplayBuffer(
-        obs_shape=(channels, *DMC_FRAME[1:]),
+        obs_shape=tuple(data["pixels"].shape[1:]),
         action_shape=(1,),
-        capacity=sum(len(episode) for episode in data) + 1,
+        capacity=len(data) + 1,
         batch_size=128,
         device=device,
         image_size=84,
@@ -216,12 +161,11 @@ def released_sac(folder: Path, data: list[TensorDict]) -> Contender:
         mtm_length=32,
         mtm_ratio=0.5,
     )
-    for episode in data:
-        for row in episode:
-            after = row["next"]
-            buffer.add(row["pixels"], row["action"], after["reward"], after["pixels"], bool(after["terminated"]))
+    for row in data:
+        after = row["next"]
+        buffer.add(row["pixels"], row["action"], after["reward"], after["pixels"], bool(after["truncated"]))
     agent = agent_module.CtmrSacAgent(
-        obs_shape=(channels, 84, 84),
+        obs_shape=(9, 84, 84),
         action_shape=(1,),
         device=device,
         hidden_dim=1024,
@@ -246,51 +190,12 @@ def released_sac(folder: Path, data: list[TensorDict]) -> Contender:
     return Contender(step, trained(*optimizers))
 
 
-def our_sac(data: list[TensorDict], *overrides: str) -> Contender:
-    """Builds the SAC recipe's parts, and what its loop does in a step of learning."""
-    cfg = settings("sac_mcurl", *overrides)
-    pixels = Unbounded((DMC_FRAME[0] * DMC_STACK, *DMC_FRAME[1:]), dtype=torch.uint8)
-    env = SimpleNamespace(observation_spec=Composite(pixels=pixels), action_spec=Bounded(-1.0, 1.0, (1,)))
-    sac = sac_builders.make_sac(cfg, env, torch.device("cpu"))
-    contrastive = sac_builders.make_contrastive(cfg, sac)
-    targets = sac_builders.make_targets(cfg, sac, contrastive)
-    optimizers, schedules = sac_builders.make_optimizers(cfg, sac, contrastive)
-    buffer, slices = sac_builders.make_replay(cfg, Path(tempfile.gettempdir()))
-    for episode in data:
-        buffer.extend(episode)
-    numbers = iter(range(1, 10_000))
-
-    def step() -> None:
-        batch, views = buffer.sample(), sample_slices(cfg.contrastive, slices)
-        metrics = sac_mcurl.update(
-            cfg, next(numbers), sac, contrastive, targets, optimizers, schedules, batch, views, False
-        )
-        check_finite(0, **{name: number for name, number in metrics.items() if name.startswith("loss_")})
-
-    return Contender(step, trained(*optimizers.values()))
-
-
-class FlopCount(TorchDispatchMode):
-    """Adds up the floating-point operations of matrix products and convolutions, forward and backward.
-
-    By torch's own formulas; its FlopCounterMode keeps modules in a weak dictionary, where tensordict's cannot be.
-    """
-
-    total = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if (formula := flop_registry.get(func._overloadpacket)) is not None:
-            self.total += formula(*args, **(kwargs or {}), out_val=out)
-        return out
-
-
 def gigaflops(contender: Contender) -> float:
     """Counts the work of a step, in 10^9 operations: the mean of two, as SAC's actor learns in every second."""
-    with FlopCount() as count:
+    with CountFlops() as counter:
         contender.step()
         contender.step()
-    return count.total / 2e9
+    return counter.flops / 2e9
 
 
 def compare(contenders: dict[str, Contender], blocks: int, steps: int) -> list[dict[str, Any]]:
@@ -341,20 +246,15 @@ def show(title: str, table: list[dict[str, Any]]) -> None:
 
 def atari(folder: Path, rows: int, presets: list[str], blocks: int, steps: int) -> list[dict[str, Any]]:
     """Compares learner steps on Atari and says whether the bars are met."""
-    count, length = math.ceil(rows / ATARI_EPISODE), ATARI_EPISODE
-    data = random_episodes(
-        count,
-        length,
-        ATARI_FRAME,
-        ATARI_STACK,
-        padding="zeros",
-        action=lambda: torch.randint(NUM_ACTIONS, (length,)),
-    )
-    contenders = {"released CURL": released_rainbow(folder, data)}
+
+    def ours(loss: str, preset: str) -> Learner:
+        return make_learner("rainbow", "env=RoadRunner", f"algo={loss}", f"preset={preset}", rows=rows)
+
+    curl = ours("curl", "paper")
+    contenders = {"released CURL": released_rainbow(folder, curl.episodes, rows, curl.num_actions)}
     if "paper" in presets:
-        contenders["curl paper"] = our_rainbow(data, "env=RoadRunner", "algo=curl", "preset=paper")
-    for preset in presets:
-        contenders[f"mcurl {preset}"] = our_rainbow(data, "env=RoadRunner", "algo=mcurl", f"preset={preset}")
+        contenders["curl paper"] = contender(curl)
+    contenders |= {f"mcurl {preset}": contender(ours("mcurl", preset)) for preset in presets}
     table = compare(contenders, blocks, steps)
     for row in table:
         if (bar := BARS.get(row["what"])) is not None:
@@ -369,14 +269,8 @@ def atari(folder: Path, rows: int, presets: list[str], blocks: int, steps: int) 
 
 def dmc(folder: Path, rows: int, blocks: int) -> list[dict[str, Any]]:
     """Compares updates of SAC with M-CURL; two a block, as the actor learns in every second."""
-    count, length = math.ceil(rows / DMC_EPISODE), DMC_EPISODE
-    data = random_episodes(
-        count, length, DMC_FRAME, DMC_STACK, padding="repeat", action=lambda: torch.rand(length, 1) * 2 - 1
-    )
-    contenders = {
-        "released M-CURL": released_sac(folder, data),
-        "mcurl paper": our_sac(data, "env=cartpole-swingup", "algo=mcurl", "preset=paper"),
-    }
+    ours = make_learner("sac", "env=cartpole-swingup", "algo=mcurl", "preset=paper", rows=rows)
+    contenders = {"released M-CURL": released_sac(folder, ours.episodes), "mcurl paper": contender(ours)}
     table = compare(contenders, blocks, 2)
     show(f"DMControl: one update at the published size, median of {blocks} blocks of 2", table)
     return table
@@ -400,12 +294,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.curl_rainbow is None and arguments.m_curl is None:
         parser.error("nothing to compare with: give --curl-rainbow, --m-curl, or both")
-    logging.getLogger("torchrl").setLevel(logging.WARNING)
-    torch.set_num_threads(arguments.threads)
-    kept = not arguments.default_allocator and keep_freed_pages()
-    seed_everything(1)
+    kept = prepare_process(arguments.threads, keep_pages=not arguments.default_allocator)
 
-    results: dict[str, Any] = {"threads": torch.get_num_threads(), "torch": torch.__version__, "pages_kept": kept}
+    results: dict[str, Any] = {"machine": machine(), "pages_kept": kept}
     if arguments.curl_rainbow is not None:
         results["kornia"] = importlib.import_module("kornia").__version__
         results["atari"] = atari(

@@ -25,6 +25,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 # Recipes are scripts: their folder is on the path when they run.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "recipes"))
@@ -49,11 +52,11 @@ def settings(recipe: str, *overrides: str) -> DictConfig:
     return cfg
 
 
-def prepare_process(threads: int) -> None:
-    """Sets this process up as recipes do, with a number of threads."""
+def prepare_process(threads: int, *, keep_pages: bool = True) -> bool:
+    """Sets this process up as recipes do, with a number of threads; tells whether freed pages are kept."""
     logging.getLogger("torchrl").setLevel(logging.WARNING)
     torch.set_num_threads(threads)
-    keep_freed_pages()
+    return keep_pages and keep_freed_pages()
 
 
 def machine() -> dict[str, Any]:
@@ -110,6 +113,20 @@ class Stopwatch:
         setattr(owner, method, self.timed(name, getattr(owner, method)))
 
 
+class CountFlops(TorchDispatchMode):
+    """Counts as torch's FlopCounterMode does, whose book-keeping of modules does not get along with tensordict's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        count = flop_registry.get(function._overloadpacket)
+        self.flops += 0 if count is None else count(*args, **(kwargs or {}), out_val=out)
+        return out
+
+
 class Learner(ABC):
     """A recipe's learner with a replay of random frames: ``step()`` draws a batch and takes an update.
 
@@ -123,13 +140,14 @@ class Learner(ABC):
     slices: Any
     contrastive: nn.Module | None
     networks: list[nn.Module]  # everything that learns or follows
+    episodes: TensorDict  # which the replay has again and again
 
     def __init__(self, cfg: DictConfig, rows: int) -> None:
         self.cfg = cfg
         self.number = 0
         seed_everything(cfg.seed)
         self._build()
-        fill(self.buffer, rows, self._frame_shape(), self._actions)
+        self.episodes = fill(self.buffer, rows, self._frame_shape(), self._actions)
 
     @abstractmethod
     def _build(self) -> None: ...
@@ -152,6 +170,10 @@ class Learner(ABC):
     def step(self) -> None:
         self.update(*self.sample())
         self.number += 1
+
+    @property
+    @abstractmethod
+    def all_optimizers(self) -> list[Optimizer]: ...
 
     @abstractmethod
     def watch_parts(self, watch: Stopwatch) -> None:
@@ -204,6 +226,10 @@ class SACLearner(Learner):
     def _actions(self, count: int) -> Tensor:
         return torch.rand(count, self.action_dim) * 2 - 1
 
+    @property
+    def all_optimizers(self) -> list[Optimizer]:
+        return list(self.optimizers.values())
+
     def update(self, batch: TensorDictBase, views: TensorDictBase) -> None:
         sac_mcurl.update(
             self.cfg,
@@ -241,6 +267,7 @@ class RainbowLearner(Learner):
     """The learner of recipes/rainbow_mcurl.py."""
 
     recipe = "rainbow_mcurl"
+    num_actions = ATARI_ACTIONS
 
     def _build(self) -> None:
         cfg, env = self.cfg, self.cfg.env
@@ -260,6 +287,10 @@ class RainbowLearner(Learner):
 
     def _actions(self, count: int) -> Tensor:
         return torch.randint(ATARI_ACTIONS, (count,))
+
+    @property
+    def all_optimizers(self) -> list[Optimizer]:
+        return [self.optimizer]
 
     def update(self, batch: TensorDictBase, views: TensorDictBase) -> None:
         rainbow_mcurl.update(
@@ -296,12 +327,13 @@ def make_learner(algorithm: str, *overrides: str, rows: int = 4 * EPISODE) -> Le
     return made(settings(made.recipe, *overrides), rows)
 
 
-def fill(buffer: Any, rows: int, frame_shape: tuple[int, int, int], actions: Callable[[int], Tensor]) -> None:
-    """Writes at least so many rows of random episodes, the same few again and again."""
+def fill(buffer: Any, rows: int, frame_shape: tuple[int, int, int], actions: Callable[[int], Tensor]) -> TensorDict:
+    """Writes at least so many rows of random episodes, the same few again and again; returns these few."""
     episodes = [random_episode(buffer, frame_shape, actions) for _ in range(4)]
     block = torch.cat(episodes[: max(1, rows // EPISODE)])
     for _ in range(0, rows, len(block)):
         buffer.extend(block)
+    return block
 
 
 def random_episode(buffer: Any, frame_shape: tuple[int, int, int], actions: Callable[[int], Tensor]) -> TensorDict:

@@ -251,19 +251,22 @@ class FrameReplayBuffer(FrameView):
                 f"one step must have batch size {expected} for a storage of ndim={self._storage.ndim}; "
                 f"got {list(data.shape)}"
             )
-        return self._write(data.unsqueeze(0))
+        if self._transform is not None and len(self._transform):
+            return self._write(data.unsqueeze(0))  # a transform sees steps, time first
+        return self._write(data, one_step=True)
 
-    def _write(self, steps: TensorDictBase) -> Tensor:
+    def _write(self, steps: TensorDictBase, one_step: bool = False) -> Tensor:
+        """Writes steps, time first, or one step without a time dimension."""
         if self._transform is not None and len(self._transform):
             steps = self._transform.inv(steps)
         with self._replay_lock, self._write_lock:
-            flat, final = self._writer.write(steps)
+            flat, final = self._writer.write_one(steps) if one_step else self._writer.write(steps)
             if isinstance(self._sampler, PrioritizedTransitionSampler):
                 self._sampler.make_tree(self._storage.max_size, flat.device)
                 self._sampler.extend(flat)
-                self._sampler.discard(flat[final])
-            index = Rows(self._storage).to_index(flat)
-        return index if isinstance(index, Tensor) else torch.stack(index, -1)
+                if final.any():
+                    self._sampler.discard(flat[final])
+            return self._writer.to_index(flat)
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Forgets all rows. Trajectory ids go on, so that none is used twice."""

@@ -70,15 +70,23 @@ class FrameWriter(Writer):
 
     def add(self, data: TensorDictBase) -> Tensor:
         """Writes one step (of each column); returns the index of the rows written."""
-        return self.extend(data.unsqueeze(0))
+        return self.to_index(self.write_one(data)[0])
 
     def extend(self, data: TensorDictBase) -> Tensor:
         """Writes steps, time first; returns the index of the rows written, ``[rows]`` or ``[rows, ndim]``."""
-        flat, _ = self.write(data)
+        return self.to_index(self.write(data)[0])
+
+    def to_index(self, flat: Tensor) -> Tensor:
+        """Turns flat rows into their storage index, ``[rows]`` or ``[rows, ndim]``."""
         assert self._storage is not None
         if self._storage.ndim == 1:
             return flat
         return torch.stack(torch.unravel_index(flat, self._storage._storage.shape), -1)
+
+    def write_one(self, data: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Writes one step (of each column); returns as :meth:`write`."""
+        written = self._write_next(data)
+        return self.write(data.unsqueeze(0)) if written is None else written
 
     def write(self, data: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Writes steps, time first; returns the flat rows written and which of them are final rows."""
@@ -93,6 +101,34 @@ class FrameWriter(Writer):
         flat, final = self._write_rows(steps, plan)
         self._write_count += data.shape.numel()
         return flat, final
+
+    def _write_next(self, data: TensorDictBase) -> tuple[Tensor, Tensor] | None:
+        """Writes one step of one column as :meth:`write` would, if it goes on with its episode and does not end it.
+
+        That is most of what a training run writes: one row, with nothing to plan. Returns None, and writes nothing,
+        if it is anything else.
+        """
+        storage, state = self._storage, self._columns
+        assert storage is not None
+        if storage.ndim > 1 or data.ndim or not state or not state["is_open"]:
+            return None
+        columns = {key: storage._storage.get(key) for key in (*self.reader.stored_keys, *LAYOUT_KEYS)}
+        read = self.reader.read_next(data, state["next_frame"][0], columns)
+        if read is None:
+            return None
+        values, next_frame = read
+        flat = state["written"] % self._ring()
+        row = int(flat)
+        for key, value in values.items():
+            columns[key][row] = value
+        for key in (TERMINATED_KEY, TRUNCATED_KEY, FINAL_KEY):
+            columns[key][row] = False
+        columns[TRAJECTORY_KEY][row], columns[STEP_KEY][row] = state["trajectory"][0], state["next_step"][0]
+        state["written"], state["next_step"] = state["written"] + 1, state["next_step"] + 1
+        state["next_frame"] = next_frame[None].clone()
+        self._write_count += 1
+        self._publish()
+        return flat, torch.zeros_like(flat, dtype=torch.bool)
 
     def _check(self, data: TensorDictBase) -> Steps:
         """Reads steps and makes sure that they fit, before anything is written."""
@@ -180,12 +216,12 @@ class FrameWriter(Writer):
         trajectory = trajectory.cummax(0).values
         # An episode that is joined in its middle is counted from where its first observation would be whole: the frames
         # before are not there, so nothing that needs them is ever handed out.
-        start = torch.zeros_like(ids)
-        start[first] = torch.where(self.reader.begins_padded(steps, first), 0, self.reader.num_frames - 1)
+        start, firsts = torch.zeros_like(ids), first.flatten().nonzero().squeeze(-1)
+        start.view(-1)[firsts] = torch.where(self.reader.begins_padded(steps, firsts), 0, self.reader.num_frames - 1)
         time = torch.arange(len(first), device=first.device)[:, None]
         began = torch.where(first, time, -1).cummax(0).values
         step = torch.where(began >= 0, time - began + start.gather(0, began.clamp(min=0)), time + state["next_step"])
-        return _Plan(cut, truncated, ends, trajectory, step, num_new=int(first.sum()))
+        return _Plan(cut, truncated, ends, trajectory, step, num_new=len(firsts))
 
     def _close_cut_episodes(self, cut: Tensor) -> None:
         """Marks the last step of cut episodes as truncated; :meth:`_write_rows` gives them their final row."""
@@ -215,11 +251,13 @@ class FrameWriter(Writer):
         final = torch.ones_like(position, dtype=torch.bool)
         final[len(zero) : len(zero) + len(at_step)] = False
         # A batch longer than the ring would write some rows twice: only the last of each is written.
-        kept = position >= (total - ring)[columns]
+        kept = (position >= (total - ring)[columns]).nonzero().squeeze(-1)
+        position, columns, final = position[kept], columns[kept], final[kept]
         flat = ((state["written"][columns] + position) % ring) * num_columns + columns
 
+        # index_select, not [kept]: that splits even one frame over torch's threads, and waits for them.
         def write(key: NestedKey, at_cut: Tensor, at_steps: Tensor, at_ends: Tensor) -> None:
-            self._column(key).index_copy_(0, flat[kept], torch.cat([at_cut, at_steps, at_ends])[kept])
+            self._column(key).index_copy_(0, flat, torch.cat([at_cut, at_steps, at_ends]).index_select(0, kept))
 
         def write_steps(key: NestedKey, values: Tensor) -> None:
             values = values.flatten(0, 1)
@@ -227,9 +265,9 @@ class FrameWriter(Writer):
 
         write(
             self.reader.pixels_key,
-            state["next_frame"][cut_columns],
+            state["next_frame"].index_select(0, cut_columns),
             steps.frames.flatten(0, 1),
-            steps.next_frames.flatten(0, 1)[at_end],
+            steps.next_frames.flatten(0, 1).index_select(0, at_end),
         )
         for key, value in steps.values.items():
             write_steps(key, value)
@@ -237,7 +275,7 @@ class FrameWriter(Writer):
         write_steps(TRUNCATED_KEY, plan.truncated[..., None])
         write(TRAJECTORY_KEY, state["trajectory"][cut_columns], trajectory.flatten(), trajectory.flatten()[at_end])
         write(STEP_KEY, state["next_step"][cut_columns], step.flatten(), step.flatten()[at_end] + 1)
-        self._column(FINAL_KEY).index_copy_(0, flat[kept], final[kept])
+        self._column(FINAL_KEY).index_copy_(0, flat, final)
 
         state["written"] = state["written"] + total
         state["trajectory"], state["next_step"], state["is_open"] = trajectory[-1], step[-1] + 1, ~ends[-1]
@@ -246,8 +284,8 @@ class FrameWriter(Writer):
             state["traj_id"] = steps.traj_ids[-1].clone()
         self._next_trajectory += plan.num_new
         self._publish()
-        order = position[kept].argsort(stable=True)
-        return flat[kept][order], final[kept][order]
+        order = position.argsort(stable=True)
+        return flat[order], final[order]
 
     def _publish(self) -> None:
         """Tells the storage how much of it is written."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -133,18 +134,53 @@ class StepReader:
             older_frames=pixels[:, :, :-channels].unflatten(2, (self.num_frames - 1, channels)).to(device),
         )
 
-    def begins_padded(self, steps: Steps, is_first: Tensor) -> Tensor:
+    def read_next(
+        self, data: TensorDictBase, frame: Tensor, columns: Mapping[NestedKey, Tensor]
+    ) -> tuple[dict[NestedKey, Tensor], Tensor] | None:
+        """Reads one step without batch dimensions that goes on with an episode and does not end it, as most do.
+
+        Returns None for every other step, and wherever :meth:`read` would convert or refuse something: that is left
+        to it. This costs a fraction of it.
+
+        Args:
+            data (TensorDictBase): the step.
+            frame (torch.Tensor): where the step before led to.
+            columns (mapping): the stored values of each key, rows first.
+
+        Returns:
+            What to store of the step, its frame among it, and the frame it led to.
+        """
+        if any(data.get(key, None) is not None for key in ("collector", _STEP_COUNT_KEY, _IS_INIT_KEY)):
+            return None
+        terminated, *others = (data.get(key, None) for key in (TERMINATED_KEY, TRUNCATED_KEY, DONE_KEY))
+        others = [flag for flag in others if flag is not None]
+        if not others or not all(_is_false(flag) for flag in (terminated, *others)):
+            return None
+        pixels, next_pixels = data.get(self.pixels_key, None), data.get(self.next_pixels_key, None)
+        channels = len(frame)
+        shape = (self.num_frames * channels, *frame.shape[1:])
+        if not all(_is_like(stack, frame, shape) for stack in (pixels, next_pixels)):
+            return None
+        newest, next_newest = pixels[-channels:], next_pixels[-channels:]
+        if not torch.equal(newest, frame) or not torch.equal(pixels[channels:], next_pixels[:-channels]):
+            return None
+        values = {key: data.get(key, None) for key in (self.action_key, *self.extra_keys, REWARD_KEY)}
+        if not all(_is_like(value, columns[key], columns[key].shape[1:]) for key, value in values.items()):
+            return None
+        return {self.pixels_key: newest, **values}, next_newest
+
+    def begins_padded(self, steps: Steps, firsts: Tensor) -> Tensor:
         """Tells which first observations of an episode are padded, ``[firsts]``; others were joined in the middle.
 
         Args:
             steps (Steps): the steps.
-            is_first (torch.Tensor): which of them are the first of an episode.
+            firsts (torch.Tensor): the numbers of those that are the first of an episode, time before columns.
 
         Raises:
             ValueError: if one is padded in another way than this buffer pads: it would rebuild other observations than
                 the policy saw.
         """
-        newest, older = steps.frames[is_first], steps.older_frames[is_first]
+        newest, older = (frames.flatten(0, 1).index_select(0, firsts) for frames in (steps.frames, steps.older_frames))
         looks_like = {
             "repeat": (older == newest[:, None]).flatten(1).all(-1),
             "zeros": (older == 0).flatten(1).all(-1),
@@ -195,3 +231,18 @@ class StepReader:
                 f"got shape {tuple(pixels.shape[2:])} per step"
             )
         return pixels
+
+
+def _is_false(flag: Any) -> bool:
+    """Tells whether ``flag`` is one bool, and False."""
+    return isinstance(flag, Tensor) and flag.dtype == torch.bool and flag.numel() == 1 and not flag
+
+
+def _is_like(value: Any, stored: Tensor, shape: Sequence[int]) -> bool:
+    """Tells whether ``value`` can be stored as it is."""
+    return (
+        isinstance(value, Tensor)
+        and value.shape == shape
+        and value.dtype == stored.dtype
+        and value.device == stored.device
+    )

@@ -79,18 +79,24 @@ class SumTree:
         weight = torch.as_tensor(weight, device=index.device).to(torch.float64).expand(index.shape).reshape(-1)
         if not index.numel():
             return
-        bad = ~((weight >= 0) & (weight <= _LARGEST))
-        if bad.any():
+        least, largest = _bounds(weight)
+        if not 0 <= least <= largest <= _LARGEST:
+            bad = ~((weight >= 0) & (weight <= _LARGEST))
             raise ValueError(f"weights must be between 0 and {_LARGEST}; got {weight[bad][0].item()}")
-        low, high = (int(bound) for bound in index.aminmax())
+        low, high = _bounds(index)
         if low < 0 or high >= self.size:
             raise IndexError(f"index {low if low < 0 else high} is outside of a sum tree of size {self.size}")
         leaves = self._levels[0].view(-1)
-        leaves[index] = 0.0
-        leaves.scatter_reduce_(0, index, weight, reduce="amax")
+        nodes: Tensor | int = index
+        if index.numel() == 1:  # as after each agent step: a plain number spares gathering and scattering
+            nodes = int(low)
+            leaves[nodes] = abs(least)  # -0.0 is 0.0
+        else:
+            leaves[index] = 0.0
+            leaves.scatter_reduce_(0, index, weight, reduce="amax")
         for below, level in zip(self._levels, self._levels[1:], strict=False):
-            index = index // _FAN_OUT
-            level.view(-1)[index] = below[index].sum(-1)
+            nodes = nodes // _FAN_OUT
+            level.view(-1)[nodes] = below[nodes].sum(-1)
 
     def find(self, mass: Tensor) -> Tensor:
         """Returns for each number in ``[0, total)`` the index in whose stretch of the running sum it falls.
@@ -131,3 +137,11 @@ class SumTree:
         if weights.shape != (self.size,):
             raise ValueError(f"weights must have shape ({self.size},); got {tuple(weights.shape)}")
         self.update(torch.arange(self.size, device=self._levels[0].device), weights.to(self._levels[0].device))
+
+
+def _bounds(numbers: Tensor) -> tuple[float, float]:
+    """Returns the smallest and the largest number; not a number, if one of them is none."""
+    if numbers.numel() == 1:
+        return numbers.item(), numbers.item()
+    low, high = numbers.aminmax()
+    return low.item(), high.item()

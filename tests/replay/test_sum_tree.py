@@ -55,6 +55,18 @@ def test_updates_at_all_sizes(size: int) -> None:
     assert (plain[found] > 0).all()
 
 
+@pytest.mark.parametrize("size", [1, 65, 5000])
+def test_one_weight_is_set_as_several_are(size: int) -> None:
+    alone, twice = SumTree(size), SumTree(size)
+    generator = torch.Generator().manual_seed(size)
+    for _ in range(200):
+        index = torch.randint(size, (1,), generator=generator)
+        weight = torch.rand(1, generator=generator) ** 20
+        alone.update(index, weight)
+        twice.update(index.repeat(2), weight)
+    assert all(torch.equal(*levels) for levels in zip(alone._levels, twice._levels, strict=True))
+
+
 def test_a_million_updates_leave_no_rounding_behind() -> None:
     tree = SumTree(1000)
     generator = torch.Generator().manual_seed(0)
@@ -99,14 +111,17 @@ def test_refuses_what_is_no_weight_and_keeps_the_rest(weight: float) -> None:
     tree.fill(torch.tensor([1.0, 2.0, 3.0, 4.0]))
     with pytest.raises(ValueError, match=re.escape(str(weight))):
         tree.update(torch.tensor([0, 1]), torch.tensor([9.0, weight], dtype=torch.float64))
+    with pytest.raises(ValueError, match=re.escape(str(weight))):
+        tree.update(torch.tensor([1]), torch.tensor([weight], dtype=torch.float64))
     assert tree.weights.tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("index", [-1, 4])
-def test_refuses_what_is_outside(index: int) -> None:
+@pytest.mark.parametrize("others", [[], [0]])
+def test_refuses_what_is_outside(index: int, others: list[int]) -> None:
     tree = SumTree(4)
     with pytest.raises(IndexError, match=f"index {index} is outside of a sum tree of size 4"):
-        tree.update(torch.tensor([0, index]), torch.tensor(1.0))
+        tree.update(torch.tensor([*others, index]), torch.tensor(1.0))
     assert tree.total.item() == 0
 
 
