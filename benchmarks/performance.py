@@ -1,0 +1,147 @@
+"""Writes the tables of README.md and docs/performance.md from the numbers under benchmarks/results.
+
+    python benchmarks/learner.py --json benchmarks/results/learner.json --plot docs/learner.png
+    python benchmarks/end_to_end.py --json benchmarks/results/end_to_end.json --plot docs/end_to_end.png
+    python benchmarks/released.py --curl-rainbow CLONE --m-curl CLONE --json benchmarks/results/released.json
+    python benchmarks/performance.py
+
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; all else in the pages is left as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[1]
+RESULTS = REPO / "benchmarks" / "results"
+PAGES = [REPO / "README.md", REPO / "docs" / "performance.md"]
+NAMES = {"mcurl": "M-CURL", "curl": "CURL"}
+TASKS = {"sac": "SAC, cartpole-swingup", "rainbow": "Rainbow, RoadRunner"}
+
+
+def read(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    """Returns every learner that was measured, by what people call it."""
+    learner = read("learner")
+    found = {("SAC", learner["sac"]["case"]): learner["sac"]}
+    found |= {("Rainbow", case): result for case, result in learner["rainbow"]["cases"].items()}
+    named = {}
+    for (algorithm, case), result in found.items():
+        loss, preset = case.split("/")
+        named[f"{algorithm} with {NAMES[loss]}, `preset={preset}`"] = result
+    return named
+
+
+def learner_table() -> str:
+    head = ["one update, sampling included", "ms", "plain GFLOP", "effective utilisation", "peak memory, replay empty"]
+    rows = [
+        [
+            name,
+            f"{result['seconds_per_update'] * 1e3:.0f}",
+            f"{result['gflop']:.3g}",
+            f"{result['effective_utilisation']:.2f}",
+            f"{result['peak_memory_gb'] - result['replay_in_peak_gb']:.1f} GB",
+        ]
+        for name, result in cases().items()
+    ]
+    return table(head, rows)
+
+
+def parts_table() -> str:
+    measured = cases()
+    parts = list(dict.fromkeys(part for result in measured.values() for part in result["parts"]))
+    rows = []
+    for part in parts:
+        shares = [result["parts"].get(part, 0.0) / sum(result["parts"].values()) for result in measured.values()]
+        rows.append([part, *(f"{share:.0%}" if share else "" for share in shares)])
+    return table(["part of an update", *measured], rows)
+
+
+def switches_table() -> str:
+    measured = {name: result["worth"] for name, result in cases().items() if result["worth"]}
+    switches = list(dict.fromkeys(switch for worth in measured.values() for switch in worth))
+    rows = [
+        [f"`{switch}`", *(f"{worth[switch]:.2f}" if switch in worth else "" for worth in measured.values())]
+        for switch in switches
+    ]
+    return table(["times as long without", *measured], rows)
+
+
+def released_table() -> str:
+    released = read("released")
+    rows = []
+    for section, algorithm in (("atari", "Rainbow"), ("dmc", "SAC")):
+        for row in released.get(section, []):
+            ours = not row["what"].startswith("released")
+            loss, _, preset = row["what"].partition(" ")
+            name = (
+                f"ours: {algorithm} with {NAMES[loss]}, `preset={preset}`" if ours else f"{row['what']} ({algorithm})"
+            )
+            spread = f"{row['times_as_fast']:.2f} ({row['lowest']:.2f} to {row['highest']:.2f})" if ours else "1"
+            rows.append([name, f"{row['ms']:.0f}", f"{row['gflop']:.3g}", spread])
+    return table(["one learner step", "ms", "GFLOP", "times as fast"], rows)
+
+
+def end_to_end_table() -> str:
+    recipes = read("end_to_end")["recipes"]
+    parts = ["env", "policy", "storing", "sampling", "learning", "loop"]
+    rows = []
+    for name, result in recipes.items():
+        times = result["milliseconds_per_step"]
+        shares = [f"{times.get(part, 0.0) / sum(times.values()):.1%}" for part in parts]
+        outside = f"{result['share_outside_learner']:.1%}"
+        rows.append([TASKS[name], f"{result['steps_per_second']:.1f}", *shares, outside])
+    return table(["`preset=cpu`", "agent steps/s", *parts, "outside the learner"], rows)
+
+
+def growth_table() -> str:
+    growth = read("end_to_end")["growth"]
+    rows = []
+    for name, settings in growth.items():
+        for what, times in settings.items():
+            cells = ", ".join(f"{size}: {time:.1f}" for size, time in times.items())
+            label = "a sample of Rainbow's replay" if name == "replay" else f"an update, {TASKS[name]}"
+            rows.append([label, what, cells])
+    return table(["ms of", "by", "size: ms"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "learner": learner_table,
+    "parts": parts_table,
+    "switches": switches_table,
+    "released": released_table,
+    "end_to_end": end_to_end_table,
+    "growth": growth_table,
+}
+
+
+def filled(page: str) -> str:
+    """Returns a page with its tables made anew."""
+    for name, make in TABLES.items():
+        pattern = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        if pattern.search(page):
+            made = make()
+            page = pattern.sub(lambda match, made=made: f"{match[1]}{made}\n{match[2]}", page)
+    return page
+
+
+def main() -> None:
+    """Fills all pages."""
+    for path in PAGES:
+        path.write_text(filled(path.read_text()))
+
+
+if __name__ == "__main__":
+    main()

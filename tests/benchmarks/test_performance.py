@@ -1,0 +1,24 @@
+"""The tables in the pages are those that benchmarks/performance.py makes of the numbers that are kept."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+# Benchmarks are scripts: their folder is on the path when they run.
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import performance
+
+
+@pytest.mark.parametrize("page", performance.PAGES, ids=lambda page: page.name)
+def test_pages_show_what_was_measured(page: Path) -> None:
+    text = page.read_text()
+    assert "<!-- table learner -->" in text
+    assert performance.filled(text) == text
+
+
+def test_every_table_is_shown() -> None:
+    pages = "".join(page.read_text() for page in performance.PAGES)
+    assert [name for name in performance.TABLES if f"<!-- table {name} -->\n|" not in pages] == []
