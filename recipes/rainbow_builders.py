@@ -218,6 +218,7 @@ def make_replay(cfg: RainbowRecipeConfig, directory: Path) -> tuple[FrameReplayB
         n_step=cfg.rainbow.n_step,
         gamma=cfg.rainbow.gamma,
         padding=padding(cfg),
+        channels_last=True,
         sampler=PrioritizedTransitionSampler(
             alpha=cfg.rainbow.priority_exponent, beta=cfg.rainbow.priority_correction_begin
         ),

@@ -170,6 +170,7 @@ def make_replay(cfg: SACRecipeConfig, directory: Path) -> tuple[FrameReplayBuffe
         num_frames=cfg.env.num_frames if key == "pixels" else 1,
         pixels_key=key,
         frame_dtype=torch.uint8 if key == "pixels" else torch.float32,
+        channels_last=True,
         gamma=cfg.sac.gamma,
         batch_size=cfg.sac.batch_size,
         transform=_augmentation(cfg) if key == "pixels" else None,

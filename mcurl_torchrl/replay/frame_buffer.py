@@ -58,6 +58,9 @@ class FrameReplayBuffer(FrameView):
         gamma (float): their discount. Defaults to 0.99.
         padding (str): what stands for frames from before an episode, ``"repeat"`` (its first frame) or ``"zeros"``.
             It must be what the environment's own stack does. Defaults to ``"repeat"``.
+        channels_last (bool): whether images that are handed out have their channels last in memory (shapes and values
+            are the same): crops of them are then fewer, longer stretches, and convolutions take them as they are, which
+            is worth more than it costs where there are both. Defaults to False.
         stacked_input (bool): whether incoming observations are stacks of K frames, newest last, as the policy sees
             them, or single frames. Defaults to True.
         pixels_key (NestedKey): the observation. Defaults to ``"pixels"``.
@@ -123,6 +126,7 @@ class FrameReplayBuffer(FrameView):
         n_step: int = 1,
         gamma: float = 0.99,
         padding: str = "repeat",
+        channels_last: bool = False,
         stacked_input: bool = True,
         pixels_key: NestedKey = "pixels",
         action_key: NestedKey = "action",
@@ -143,6 +147,7 @@ class FrameReplayBuffer(FrameView):
         self.n_step = check_count("n_step", n_step)
         self.gamma = gamma
         self.padding = check_choice("padding", padding, PADDINGS)
+        self.channels_last = channels_last
         self.pixels_key = unravel_key(pixels_key)
         self.action_key = unravel_key(action_key)
         self.extra_keys = tuple(unravel_key(key) for key in extra_keys)

@@ -31,6 +31,7 @@ class FrameView(TensorDictReplayBuffer):
     pixels_key: NestedKey
     num_frames: int
     padding: str
+    channels_last: bool
 
     def _read(self, rows: Rows, flat: Tensor) -> TensorDict:
         """Gathers the batch for the flat rows that the sampler drew."""
@@ -46,18 +47,14 @@ class FrameView(TensorDictReplayBuffer):
         }
 
     def _read_stacks(self, rows: Rows, flat: Tensor, step: Tensor) -> Tensor:
-        """Gathers observations ``[N, K * C, ...]`` for flat rows ``[N, K]`` whose newest are at ``step`` ``[N]``.
-
-        Images have their channels last in memory: crops of them are fewer, longer stretches, and convolutions take them
-        as they are.
-        """
+        """Gathers observations ``[N, K * C, ...]`` for flat rows ``[N, K]`` whose newest are at ``step`` ``[N]``."""
         frames = rows.column(self.pixels_key).index_select(0, flat.flatten())
         frames = frames.view(*flat.shape, *frames.shape[1:])
         # Rows from before the episode are its first row already: nothing is left to do for "repeat".
         stacks = stack_frames(
             frames, 1, step=step if self.padding == "zeros" else None, padding=self.padding, inplace=True
         )
-        return channels_last(stacks) if stacks.ndim == 4 else stacks
+        return channels_last(stacks) if self.channels_last and stacks.ndim == 4 else stacks
 
     # Departs from TensorDictReplayBuffer, which reads every key at every row drawn: here an observation takes several
     # rows and a reward n of them, and what nobody asked for is not read. The locks and the order are TorchRL's.
@@ -99,6 +96,7 @@ class FrameSlices(FrameView):
         self.pixels_key = buffer.pixels_key
         self.num_frames = buffer.num_frames
         self.padding = buffer.padding
+        self.channels_last = buffer.channels_last
         if isinstance(keys, str):
             raise TypeError(f"keys={keys!r}; give a list of keys, as in [{keys!r}]")
         self.keys = [self.pixels_key] if keys is None else [unravel_key(key) for key in keys]

@@ -147,6 +147,19 @@ class TestByHand:
         for batch in (buffer.sample(), slices.sample()):
             assert torch.equal(batch["half"], batch["pixels"] // 2)
 
+    def test_channels_last_in_memory_and_nowhere_else(self) -> None:
+        batches = []
+        for channels_last in (False, True):
+            generator = torch.Generator().manual_seed(0)
+            buffer = make_buffer(num_frames=2, channels_last=channels_last, generator=generator)
+            slices = buffer.slices(num_slices=2, slice_len=3)
+            buffer.extend(make_episode(9))
+            images = [buffer.sample()["pixels"], slices.sample()["pixels"], buffer.observations(4)]
+            assert all(image.is_contiguous(memory_format=torch.channels_last) == channels_last for image in images)
+            assert all(image.is_contiguous() != channels_last for image in images)
+            batches.append(images)
+        assert all(torch.equal(first, last) for first, last in zip(*batches, strict=True))
+
     def test_an_episode_joined_in_its_middle_gives_no_stack_that_was_never_seen(self) -> None:
         """As with Collector(set_truncated=True), or when a batch was not stored."""
         buffer = make_buffer(num_frames=3, stacked_input=True, batch_size=200)
