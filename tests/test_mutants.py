@@ -132,8 +132,8 @@ MUTANTS = [
     Mutant(
         "the last row shows the frame before",
         "replay/frame_writer.py",
-        "steps.next_frames.flatten(0, 1)[at_end],",
-        "steps.frames.flatten(0, 1)[at_end],",
+        "steps.next_frames.flatten(0, 1).index_select(0, at_end),",
+        "steps.frames.flatten(0, 1).index_select(0, at_end),",
         BY_HAND,
     ),
     Mutant(
@@ -230,9 +230,37 @@ MUTANTS = [
     Mutant(
         "crops are off by one",
         "transforms/cropping.py",
-        "start = plane + rows + left.view(-1, 1, 1)",
-        "start = (plane + rows + left.view(-1, 1, 1) - 1).clamp(min=0)",
-        "tests/transforms/test_crops.py::test_crop_is_slicing",
+        "columns + left.view(-1, 1, 1)) * depth",
+        "columns + left.view(-1, 1, 1) - 1).clamp(min=0) * depth",
+        "tests/transforms/test_crops.py::TestOneByOne::test_crop",
+    ),
+    Mutant(
+        "a shift repeats what is below the border",
+        "transforms/cropping.py",
+        ".clamp_(0, size - 1)",
+        ".clamp_(0, size)",
+        "tests/transforms/test_crops.py::TestOneByOne::test_shift",
+    ),
+    Mutant(
+        "a network does not get its own parameters back",
+        "objectives/encoding.py",
+        "            place[name] = own\n",
+        "            pass\n",
+        "tests/objectives/test_encoding.py",
+    ),
+    Mutant(
+        "a row's history may be of another episode",
+        "replay/windows.py",
+        "whole = (self._trajectory[oldest] == self._trajectory[start]) & (self._step[oldest] == step - available)",
+        "whole = torch.ones_like(step, dtype=torch.bool)",
+        BY_HAND,
+    ),
+    Mutant(
+        "a single step is stored without being compared",
+        "replay/steps.py",
+        "if not torch.equal(newest, frame):",
+        "if False:",
+        "tests/replay/test_frame_writer.py",
     ),
     Mutant(
         "one crop for the whole batch",
@@ -328,8 +356,8 @@ MUTANTS = [
     Mutant(
         "pixels are not scaled",
         "modules/encoders.py",
-        "memory_format=torch.channels_last).div_(255.0)",
-        "memory_format=torch.channels_last)",
+        "channels_last(images).to(self.dtype).div_(255.0)",
+        "channels_last(images).to(self.dtype)",
         GOLDEN,
     ),
     Mutant(

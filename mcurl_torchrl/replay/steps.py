@@ -162,7 +162,11 @@ class StepReader:
         if not all(_is_like(stack, frame, shape) for stack in (pixels, next_pixels)):
             return None
         newest, next_newest = pixels[-channels:], next_pixels[-channels:]
-        if not torch.equal(newest, frame) or not torch.equal(pixels[channels:], next_pixels[:-channels]):
+        if not torch.equal(newest, frame):
+            return None
+        # Frame by frame: a whole stack may be large enough for torch to split it over threads, and wait for them.
+        moved_on = zip(pixels.split(channels)[1:], next_pixels.split(channels), strict=False)
+        if not all(torch.equal(before, after) for before, after in moved_on):
             return None
         values = {key: data.get(key, None) for key in (self.action_key, *self.extra_keys, REWARD_KEY)}
         if not all(_is_like(value, columns[key], columns[key].shape[1:]) for key, value in values.items()):
