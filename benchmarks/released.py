@@ -19,6 +19,8 @@ fast; `algo=mcurl preset=paper`, which does more, faster. How CURL's work differ
 - It moves a momentum copy of the whole network; ours of what the keys go through, encoder and projection.
 - Its priorities contain the contrastive loss, ours do not, which costs nothing.
 
+`kernels alone` is CURL's step without all that is not a kernel of torch's: bare.py.
+
 DMControl (`--m-curl`): one update of SAC with M-CURL as published, batch 128 and 16 x 32 observations of 9x84x84. Ours
 multiplies less: it encodes all observations that are hidden by zeros as one, which is most of it, and in the actor's
 step runs the convolutions that actor and critic share once.
@@ -51,6 +53,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import bare
 import torch
 from setups import CountFlops, Learner, machine, make_learner, prepare_process
 from tensordict import TensorDict
@@ -254,6 +257,7 @@ def atari(folder: Path, rows: int, presets: list[str], blocks: int, steps: int) 
     contenders = {"released CURL": released_rainbow(folder, curl.episodes, rows, curl.num_actions)}
     if "paper" in presets:
         contenders["curl paper"] = contender(curl)
+        contenders["kernels alone"] = Contender(*bare.make_step())
     contenders |= {f"mcurl {preset}": contender(ours("mcurl", preset)) for preset in presets}
     table = compare(contenders, blocks, steps)
     for row in table:
