@@ -84,12 +84,15 @@ def released_table() -> str:
     rows = []
     for section, algorithm in (("atari", "Rainbow"), ("dmc", "SAC")):
         for row in released.get(section, []):
-            ours = not row["what"].startswith("released")
             loss, _, preset = row["what"].partition(" ")
-            name = (
-                f"ours: {algorithm} with {NAMES[loss]}, `preset={preset}`" if ours else f"{row['what']} ({algorithm})"
+            name = f"{row['what']} ({algorithm})"
+            if loss in NAMES:
+                name = f"ours: {algorithm} with {NAMES[loss]}, `preset={preset}`"
+            spread = (
+                f"{row['times_as_fast']:.2f} ({row['lowest']:.2f} to {row['highest']:.2f})"
+                if loss != "released"
+                else "1"
             )
-            spread = f"{row['times_as_fast']:.2f} ({row['lowest']:.2f} to {row['highest']:.2f})" if ours else "1"
             rows.append([name, f"{row['ms']:.0f}", f"{row['gflop']:.3g}", spread])
     return table(["one learner step", "ms", "GFLOP", "times as fast"], rows)
 
