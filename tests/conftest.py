@@ -1,5 +1,6 @@
 import logging
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -21,3 +22,12 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # the workers share the cores ins
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Results are the same bit for bit with the same number of threads only, and small networks are faster with one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

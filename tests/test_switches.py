@@ -24,6 +24,8 @@ from mcurl_torchrl import MaskedContrastiveLoss
 from mcurl_torchrl.modules import MomentumCopy, encoders
 from mcurl_torchrl.transforms import crops
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 LEARNERS = {
     "sac mcurl": ("sac", "env=cartpole-swingup", "preset=smoke", "algo=mcurl"),
     "rainbow mcurl": ("rainbow", "env=RoadRunner", "preset=smoke", "algo=mcurl"),
@@ -37,14 +39,6 @@ COMPUTING = {name: switch for name, switch in SWITCHES.items() if name != "alloc
 # SAC's eps of 1e-8 up to 1e-8 in float64, and anything in float32. So in float32 SAC's Adam gets Rainbow's eps here.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-2}
 RAINBOWS_EPS = 1.5e-4
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from unittest import mock
 
-import pytest
-import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import end_to_end
+import pytest
 import setups
 
 PARTS = {"env", "policy", "storing", "sampling", "learning", "loop"}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

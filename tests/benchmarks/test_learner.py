@@ -5,24 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from unittest import mock
 
-import pytest
-import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import learner
+import pytest
 import setups
 from setups import rainbow_mcurl, sac_mcurl
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def layers_gflop(image: int, filters: int, num_layers: int, channels: int = 9) -> tuple[float, float]:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import pytest
-
-# Benchmarks are scripts: their folder is on the path when they run.
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import performance
+import pytest
 
 
 @pytest.mark.parametrize("page", performance.PAGES, ids=lambda page: page.name)
