@@ -25,15 +25,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
+from measuring import milliseconds
 from setups import LEARNERS, Stopwatch, machine, make_learner, prepare_process, rainbow_mcurl, sac_mcurl, settings
 
 from mcurl_torchrl import FrameReplayBuffer
@@ -143,18 +143,6 @@ def run_recipe(algorithm: str, preset: str, steps: int) -> dict[str, Any]:
 
 
 # -- how cost grows ----------------------------------------------------------------------------------------------------
-
-
-def milliseconds(contenders: dict[str, Callable[[], Any]], rounds: int, inner: int) -> dict[str, float]:
-    """Runs all in turns and returns each one's median time of a call."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds + 1):
-        for name, call in contenders.items():
-            start = time.perf_counter()
-            for _ in range(inner):
-                call()
-            times[name].append((time.perf_counter() - start) / inner * 1e3)
-    return {name: statistics.median(values[1:]) for name, values in times.items()}
 
 
 def growth(algorithm: str, preset: str, rounds: int) -> dict[str, dict[str, float]]:

@@ -55,6 +55,7 @@ from typing import Any
 
 import bare
 import torch
+from measuring import show
 from setups import CountFlops, Learner, machine, make_learner, prepare_process
 from tensordict import TensorDict
 
@@ -235,18 +236,6 @@ def compare(contenders: dict[str, Contender], blocks: int, steps: int) -> list[d
     return table
 
 
-def show(title: str, table: list[dict[str, Any]]) -> None:
-    """Prints a table, but for its lists."""
-    print(f"\n{title}")
-    columns = [name for name, value in table[0].items() if not isinstance(value, list)]
-    cells = [columns] + [
-        [f"{row[name]:.2f}" if isinstance(row[name], float) else str(row[name]) for name in columns] for row in table
-    ]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(columns))]
-    for row in cells:
-        print("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
-
-
 def atari(folder: Path, rows: int, presets: list[str], blocks: int, steps: int) -> list[dict[str, Any]]:
     """Compares learner steps on Atari and says whether the bars are met."""
 
@@ -263,7 +252,7 @@ def atari(folder: Path, rows: int, presets: list[str], blocks: int, steps: int) 
     for row in table:
         if (bar := BARS.get(row["what"])) is not None:
             row |= {"bar": bar, "met": row["times_as_fast"] >= bar}
-    show(f"Atari: one learner step, median of {blocks} blocks of {steps}", table)
+    show(f"Atari: one learner step, median of {blocks} blocks of {steps}", table, digits=2)
     for row in table:
         if "bar" in row:
             verdict = "met" if row["met"] else "NOT met"
@@ -276,7 +265,7 @@ def dmc(folder: Path, rows: int, blocks: int) -> list[dict[str, Any]]:
     ours = make_learner("sac", "env=cartpole-swingup", "algo=mcurl", "preset=paper", rows=rows)
     contenders = {"released M-CURL": released_sac(folder, ours.episodes), "mcurl paper": contender(ours)}
     table = compare(contenders, blocks, 2)
-    show(f"DMControl: one update at the published size, median of {blocks} blocks of 2", table)
+    show(f"DMControl: one update at the published size, median of {blocks} blocks of 2", table, digits=2)
     return table
 
 

@@ -10,49 +10,26 @@ some times and not at others, and page faults, up to four fifths of a batch's ti
 from __future__ import annotations
 
 import argparse
-import contextlib
-import ctypes
 import gc
 import json
 import logging
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import milliseconds, show
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
 
 from mcurl_torchrl import EpisodeSliceSampler, FrameReplayBuffer, PrioritizedTransitionSampler
 from mcurl_torchrl.replay import SumTree
+from mcurl_torchrl.training import keep_freed_pages
 
 NUM_SLICES, SLICE_LEN, NUM_FRAMES = 16, 32, 3
 EPISODE = 125  # agent steps of a DMControl episode at action repeat 8
 FRAME = (3, 100, 100)
 TRAJ = ("collector", "traj_ids")
-
-
-def milliseconds(contenders: dict[str, Callable[[], Any]], rounds: int, inner: int = 1) -> dict[str, float]:
-    """Runs all in turns and returns each one's median time of a call."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds + 2):
-        for name, call in contenders.items():
-            start = time.perf_counter()
-            for _ in range(inner):
-                call()
-            times[name].append((time.perf_counter() - start) / inner * 1e3)
-    return {name: statistics.median(values[2:]) for name, values in times.items()}
-
-
-def keep_freed_pages() -> None:
-    """Tells glibc to serve large blocks from its heap and not to give them back; does nothing on other systems."""
-    with contextlib.suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-        trim_threshold, mmap_threshold = -1, -3
-        mallopt(mmap_threshold, 2**30)
-        mallopt(trim_threshold, 2**31 - 1)
 
 
 def resident_bytes() -> int:
@@ -213,17 +190,6 @@ def end_to_end(rows: int, rounds: int) -> list[dict[str, Any]]:
     )
     first = times["ours: stacks rebuilt from frames"]
     return [{"what": name, "ms": value, "times ours": value / first} for name, value in times.items()]
-
-
-def show(title: str, table: list[dict[str, Any]]) -> None:
-    """Prints a table."""
-    print(f"\n{title}")
-    cells = [list(table[0])] + [
-        [f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()] for row in table
-    ]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    for row in cells:
-        print("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
 
 
 def main() -> None:
