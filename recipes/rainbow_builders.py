@@ -113,6 +113,7 @@ def make_env(cfg: RainbowRecipeConfig, *, training: bool) -> EnvBase:
             training=training,
             num_frames=env.num_frames,
             image_size=env.image_size,
+            interpolation=env.interpolation,
             frame_skip=env.frame_skip,
             max_noops=env.max_noops,
             max_emulator_frames=env.max_emulator_frames,

@@ -108,6 +108,7 @@ class AtariConfig:
     frame_skip: int = 4  # how often an action is repeated
     num_frames: int = 4  # in an observation
     image_size: int = 84
+    interpolation: str = "bilinear"  # atari: how screens are shrunk: bilinear | area
     max_noops: int = 29  # at the start of a game
     max_emulator_frames: int = 108_000  # of a game
     terminal_on_life_loss: bool = True  # in training

@@ -21,7 +21,7 @@ from torchrl.modules import QValueActor
 
 from mcurl_torchrl.envs.atari import make_atari_env
 from mcurl_torchrl.envs.atari_games import ATARI_100K_GAMES
-from mcurl_torchrl.envs.atari_simulator import BilinearResize
+from mcurl_torchrl.envs.atari_simulator import AreaResize, BilinearResize
 from mcurl_torchrl.replay import FrameReplayBuffer
 from tests.envs.random_state import global_random_states_untouched
 from tests.envs.test_dmc import assert_same, play
@@ -261,6 +261,36 @@ def test_resizing_is_opencvs_bit_for_bit(height: int, width: int, size: int, dig
     resized = BilinearResize(height, width, size)(image[np.newaxis])[0]
     assert hashlib.sha256(resized.tobytes()).hexdigest()[:16] == digest
     assert np.abs(resized - slow_bilinear(image, size)).max() <= 1
+
+
+@pytest.mark.parametrize(("height", "width", "size"), [(21, 16, 5), (7, 9, 7), (12, 8, 4), (10, 11, 1), (210, 160, 50)])
+def test_area_resizing_is_the_mean_of_what_a_pixel_covers(height: int, width: int, size: int) -> None:
+    image = np.random.default_rng(size).integers(0, 256, (3, height, width), dtype=np.uint8)
+    resized = AreaResize(height, width, size)(image)
+    # With each pixel cut into size x size equal parts, a result's pixel covers whole parts only.
+    parts = image.repeat(size, 1).repeat(size, 2).reshape(3, size, height, size, width)
+    mean = parts.mean((2, 4), dtype=np.float64)
+    assert resized.dtype == np.uint8 and resized.shape == (3, size, size)
+    np.testing.assert_array_equal(resized, np.floor(mean + 0.5))
+
+
+def test_area_resizing_shows_every_line_of_a_screen() -> None:
+    for row in range(210):
+        image = np.zeros((1, 210, 160), np.uint8)
+        image[0, row] = 200
+        resized = AreaResize(210, 160, 50)(image)
+        assert resized.max() >= 23 and abs(int(resized[0, :, 0].sum()) - 200 / 4.2) <= 1
+
+
+def test_an_environment_resizes_as_told() -> None:
+    screens = {}
+    for interpolation in ("bilinear", "area"):
+        env = make_atari_env("RoadRunner", image_size=50, interpolation=interpolation, **NOOP_FREE)
+        screens[interpolation] = env.reset()["pixels"][-1].numpy()
+        raw = ale_of(env).getScreenGrayscale()[np.newaxis]
+        resize = {"bilinear": BilinearResize, "area": AreaResize}[interpolation](210, 160, 50)
+        np.testing.assert_array_equal(screens[interpolation], resize(raw)[0])
+    assert (screens["bilinear"] != screens["area"]).any()
 
 
 # -- lives -----------------------------------------------------------------------------------------------------------
@@ -517,6 +547,8 @@ def test_the_builder_can_be_sent_to_another_process() -> None:
         ({"game": "Combat"}, ValueError, "game='Combat'.*one player"),
         ({"num_frames": 0}, ValueError, "num_frames=0"),
         ({"image_size": 84.0}, TypeError, "image_size=84.0"),
+        ({"image_size": 161, "interpolation": "area"}, ValueError, "size=161.*210x160"),
+        ({"interpolation": "linear"}, ValueError, "interpolation='linear'.*bilinear"),
         ({"frame_skip": 0}, ValueError, "frame_skip=0"),
         ({"max_noops": -1}, ValueError, "max_noops=-1"),
         ({"max_noops": 1.5}, TypeError, "max_noops=1.5"),

@@ -103,23 +103,24 @@ def test_what_the_algorithms_change():
     assert changes("algo=rainbow") == {"algo_name": "mcurl -> rainbow", "contrastive.objective": "masked -> none"}
 
 
-def test_the_cpu_preset_shrinks_the_contrastive_task_and_what_is_not_seen():
+def test_the_cpu_preset_shrinks_the_contrastive_task_and_the_screen():
     assert changes("preset=cpu") == {
         "preset_name": "paper -> cpu",
-        "env.image_size": "84 -> 75",
+        "env.image_size": "84 -> 50",
+        "env.interpolation": "bilinear -> area",
         "contrastive.num_slices": "8 -> 2",
         "contrastive.projection": "none -> linear",
     }
     assert settings("preset=cpu", "algo=curl").contrastive.projection == "curl"
 
 
-def test_convolutions_see_all_of_the_cpu_presets_screen_and_leave_out_the_same_of_the_published_one():
-    for size in (75, 84):
-        encoder, screen = AtariEncoder(1, size), torch.zeros(1, size, size, requires_grad=True)
-        encoder(screen).sum().backward()
-        seen = screen.grad[0] != 0
-        assert seen[:75, :75].all() and not seen[75:].any() and not seen[:, 75:].any()
-        assert encoder.num_features == 576
+@pytest.mark.parametrize(("size", "sees", "features"), [(50, 50, 256), (75, 75, 576), (84, 75, 576)])
+def test_convolutions_see_all_of_the_cpu_presets_screen_but_not_of_the_published_one(size, sees, features):
+    encoder, screen = AtariEncoder(1, size), torch.zeros(1, size, size, requires_grad=True)
+    encoder(screen).sum().backward()
+    seen = screen.grad[0] != 0
+    assert seen[:sees, :sees].all() and not seen[sees:].any() and not seen[:, sees:].any()
+    assert encoder.num_features == features
 
 
 def test_the_other_rainbows_differ_where_they_do():
@@ -127,13 +128,13 @@ def test_the_other_rainbows_differ_where_they_do():
     assert {name.removeprefix("rainbow.") for name in dopamine} == {
         *("architecture", "hidden_dim", "n_step", "sigma_init", "epsilon_begin", "epsilon_end"),
         *("epsilon_decay_agent_steps", "priority_correction_begin", "priority_correction_end", "max_gradient_norm"),
-        "replay.capacity",
+        *("replay.capacity", "env.interpolation"),
     }
     assert {name.removeprefix("rainbow.") for name in otrainbow} == {
         *("architecture", "hidden_dim", "n_step", "noisy", "dueling", "double", "epsilon_begin", "epsilon_end"),
         *("epsilon_decay_agent_steps", "priority_correction_begin", "priority_correction_end", "max_gradient_norm"),
         *("lr", "first_update_agent_steps", "updates_per_agent_step", "target_interval_agent_steps"),
-        "replay.capacity",
+        *("replay.capacity", "env.interpolation"),
     }
     assert dopamine["rainbow.n_step"] == "20 -> 10" and otrainbow["rainbow.n_step"] == "20 -> 3"
 
