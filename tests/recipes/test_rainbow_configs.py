@@ -109,6 +109,7 @@ def test_the_cpu_preset_shrinks_the_contrastive_task_and_the_screen():
         "env.image_size": "84 -> 50",
         "env.interpolation": "bilinear -> area",
         "contrastive.num_slices": "8 -> 2",
+        "contrastive.num_layers": "2 -> 1",
         "contrastive.projection": "none -> linear",
     }
     assert settings("preset=cpu", "algo=curl").contrastive.projection == "curl"
