@@ -60,13 +60,13 @@ def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:
         (first, cfg.rainbow.epsilon_begin), (first + cfg.rainbow.epsilon_decay_agent_steps, cfg.rainbow.epsilon_end)
     )
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def explore(observation: Tensor, chance: float) -> Tensor:
         if chance > 0 and torch.rand(()) < chance:
             return env.action_spec.rand()
         return policy(observation.to(run.device)).cpu()
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def exploit(observations: Tensor) -> Tensor:
         return policy.act_without_noise(observations.to(run.device)).cpu()
 

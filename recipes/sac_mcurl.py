@@ -45,11 +45,11 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
     def random_action(observation: Tensor) -> Tensor:
         return env.action_spec.rand()
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def sampled_action(observation: Tensor) -> Tensor:
         return sac.policy.sample(observation.to(run.device)).cpu()
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def mean_action(observation: Tensor) -> Tensor:
         return sac.policy(observation.to(run.device)).cpu()
 
