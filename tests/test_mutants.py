@@ -601,6 +601,27 @@ MUTANTS = [
         "tests/envs/test_atari.py",
     ),
     Mutant(
+        "a pixel's mean leaves out parts of pixels",
+        "envs/atari_simulator.py",
+        ' + values.take(whole, axis, mode="clip") * parts',
+        "",
+        "tests/envs/test_atari.py::test_area_resizing_is_the_mean_of_what_a_pixel_covers",
+    ),
+    Mutant(
+        "a pixel's mean is rounded down",
+        "envs/atari_simulator.py",
+        "(totals + self._area // 2) // self._area",
+        "totals // self._area",
+        "tests/envs/test_atari.py::test_area_resizing_is_the_mean_of_what_a_pixel_covers",
+    ),
+    Mutant(
+        "screens are shrunk bilinearly, whatever was asked for",
+        "envs/atari.py",
+        'AreaResize if interpolation == "area" else BilinearResize',
+        "BilinearResize",
+        "tests/envs/test_atari.py::test_an_environment_resizes_as_told",
+    ),
+    Mutant(
         "random actions of an evaluation come from the global generator",
         "training/evaluation.py",
         "chance.random() < self._epsilon",
