@@ -208,7 +208,9 @@ def plot(results: dict[str, Any], path: Path) -> None:
             sizes, times = [int(value) for value in row], list(row.values())
             axes.plot([size / sizes[0] for size in sizes], times, marker="o", label=f"{what}, from {sizes[0]}")
         title = "sampling" if name == "replay" else f"an update of {name}"
-        axes.set(xscale="log", xlabel="times the smallest", ylabel="ms", title=f"How {title} grows")
+        axes.set(xlabel="times the smallest", ylabel="ms", title=f"How {title} grows")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.set_ylim(bottom=0)
         axes.legend(fontsize=8)
     figure.savefig(path, dpi=120)
