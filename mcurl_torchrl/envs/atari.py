@@ -62,8 +62,8 @@ def make_atari_env(
         num_frames (int): Frames per observation. Defaults to 4.
         image_size (int): Height and width of the frames. Defaults to 84.
         interpolation (str): How screens are shrunk: "bilinear", of the four pixels nearest to a frame's pixel, as
-            published for data-efficient Rainbow and CURL; or "area", the mean of all that a frame's pixel covers, which
-            Dopamine has and which loses no small things where frames are small. Defaults to "bilinear".
+            published for data-efficient Rainbow and CURL; or "area", the mean of all that a frame's pixel covers, as
+            Dopamine has it: nothing is left out, but small things grow faint. Defaults to "bilinear".
         frame_skip (int): Raw frames per agent step. Defaults to 4.
         max_noops (int): At a new game, so many raw frames at most pass with no-ops; the number is drawn uniformly
             from 0 on. Defaults to 29.
