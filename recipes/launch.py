@@ -98,12 +98,12 @@ def run_locked(
     train: Train, cfg: DictConfig, directory: RunDirectory, overrides: list[str], stop: StopRequested
 ) -> None:
     resume = cfg.resume is not None
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)  # before the manifest names their number
     when_restored = prepare_directory(directory, cfg, overrides, resume)
     if resume and (said := already_finished(cfg, directory)):
         print(said, file=sys.stderr)
         return
-    if cfg.threads is not None:
-        torch.set_num_threads(cfg.threads)
     keep_freed_pages()
     failed, trackers, run = True, Trackers([]), None
     try:

@@ -246,3 +246,12 @@ def test_the_actor_loss_never_reaches_the_convolutions():
         "policy.encoder.linear",
         "policy.encoder.norm",
     }
+
+
+def test_the_manifest_names_the_threads_that_a_run_was_given(tmp_path: Path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert train(tmp_path / "run", *SMALL, "threads=1").read_manifest()["torch_threads"] == 1
+    finally:
+        torch.set_num_threads(before)
