@@ -6,29 +6,41 @@ it.
 
 from mcurl_torchrl.envs import make_atari_env, make_dmc_env, make_pixel_env
 from mcurl_torchrl.modules import AtariEncoder, ContextTransformer, PixelEncoder
-from mcurl_torchrl.objectives import CategoricalDQNLoss, ContrastiveLoss, LatentSAC, MaskedContrastiveLoss
+from mcurl_torchrl.objectives import (
+    AuxiliaryTask,
+    CategoricalDQNLoss,
+    ContrastiveLoss,
+    ContrastiveTask,
+    LatentSAC,
+    MaskedContrastiveLoss,
+    MaskedContrastiveTask,
+    inverse_sqrt_warmup,
+)
 from mcurl_torchrl.replay import (
     EpisodeSliceSampler,
     FrameReplayBuffer,
     PrioritizedTransitionSampler,
     TransitionSampler,
 )
-from mcurl_torchrl.training import inverse_sqrt_warmup, load_policy
+from mcurl_torchrl.training import load_policy
 from mcurl_torchrl.transforms import CenterCrop, MaskObservations, RandomCrop, RandomShift, StackFrames
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AtariEncoder",
+    "AuxiliaryTask",
     "CategoricalDQNLoss",
     "CenterCrop",
     "ContextTransformer",
     "ContrastiveLoss",
+    "ContrastiveTask",
     "EpisodeSliceSampler",
     "FrameReplayBuffer",
     "LatentSAC",
     "MaskObservations",
     "MaskedContrastiveLoss",
+    "MaskedContrastiveTask",
     "PixelEncoder",
     "PrioritizedTransitionSampler",
     "RandomCrop",

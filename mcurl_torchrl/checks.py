@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
 
-__all__ = ["check_choice", "check_count", "leaf_keys", "require"]
+__all__ = ["check_choice", "check_count", "check_number", "leaf_keys", "require"]
 
 
 def leaf_keys(data: TensorDictBase) -> list[NestedKey]:
@@ -22,6 +23,19 @@ def check_count(name: str, value: Any) -> int:
         raise TypeError(f"{name}={value!r}; it must be a whole number")
     if value < 1:
         raise ValueError(f"{name}={value}; it must be at least 1")
+    return value
+
+
+def check_number(
+    name: str, value: float, *, above: float | None = None, least: float | None = None, most: float = math.inf
+) -> float:
+    """Returns ``value`` if it is finite and within the bounds, or raises a ValueError that names it."""
+    low = least if above is None else above
+    inside = low is None or (value >= low if above is None else value > low)
+    if not (inside and value <= most and math.isfinite(value)):
+        lowest = [] if low is None else [f"{'at least' if above is None else 'above'} {low:g}"]
+        highest = [f"at most {most:g}"] if most < math.inf else ["finite"]
+        raise ValueError(f"{name}={value}; it must be {' and '.join(lowest + highest)}")
     return value
 
 

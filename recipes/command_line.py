@@ -15,12 +15,14 @@ from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 from mcurl_torchrl.training import Checkpoints, RunDirectory, recent_runs
+from recipes.building import objective_keys
+from recipes.schema import CONF
 
-CONF = Path(__file__).parent / "conf"
+SHARED = CONF / "shared"
 
 
 def config_folder(config_name: str) -> Path:
-    """Returns the folder with a script's config and its groups: each recipe has its own envs, algos and presets."""
+    """Returns the folder with a script's config and its own groups; all scripts share those of conf/shared."""
     (found,) = CONF.glob(f"*/{config_name}.yaml")
     return found.parent
 
@@ -44,11 +46,12 @@ def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
         overrides = OverridesParser.create().parse_overrides(settings)
     except OverrideParseException as error:
         raise BadCommand(f"{error}".strip()) from None
+    objective = chosen_objective(overrides, conf)
     for override in overrides:
-        check_override(override, schema, conf)
+        check_override(override, schema, conf, objective)
     given = {override.key_or_group: override.value() for override in overrides if not override.is_sweep_override()}
     for key in ("env.task", "env.game"):
-        if (named := given.get(key)) is not None and (conf / "env" / f"{named}.yaml").is_file():
+        if (named := given.get(key)) is not None and (SHARED / "env" / f"{named}.yaml").is_file():
             raise BadCommand(f"{key}={named}: {named} has published settings of its own; use env={named}")
     for override in overrides:
         if override.key_or_group == "run":
@@ -113,22 +116,48 @@ def check_recipe(directory: RunDirectory, schema: type) -> None:
         raise BadCommand(f"resume={directory.path}: it is a run of recipes/{theirs}.py, not of recipes/{ours}.py")
 
 
-def check_override(override: Override, schema: type, conf: Path) -> None:
+def group_choices(group: str, conf: Path) -> list[str]:
+    """Returns the choices of a config group, a recipe's own and those that all share; none for another name."""
+    found = {file.stem for folder in (conf, SHARED) for file in (folder / group).glob("*.yaml")}
+    if group == "algo":  # every objective is an algorithm, too
+        found |= {file.stem for file in (SHARED / "objective").glob("*.yaml")} - {"none"}
+    return sorted(found)
+
+
+def chosen_objective(overrides: list[Override], conf: Path) -> set[str]:
+    """Returns the keys of the objectives that the overrides choose."""
+    names = {"mcurl"}
+    for override in overrides:
+        if override.key_or_group in ("algo", "objective"):
+            names = {str(name) for name in chosen(override)}
+    keys = (objective_keys(objective_of_algo(name, conf)) for name in names)
+    return {f"objective.{key}" for found in keys for key in found or ()}
+
+
+def objective_of_algo(name: str, conf: Path) -> str:
+    """Returns the objective that an algorithm's file chooses; an algorithm without a file is an objective."""
+    file = conf / "algo" / f"{name}.yaml"
+    if not file.is_file():
+        return name
+    (entry,) = OmegaConf.load(file).defaults
+    return str(entry["override /objective"])
+
+
+def check_override(override: Override, schema: type, conf: Path, objective: set[str]) -> None:
     key = override.key_or_group
     if key.partition(".")[0] == "hydra":
         return
     group = key.partition("@")[0]
-    if (conf / group).is_dir():
-        choices = sorted(file.stem for file in (conf / group).glob("*.yaml"))
+    if choices := group_choices(group, conf):
         for choice in chosen(override):
             if choice not in choices:
                 raise BadCommand(f"{group}={choice}: {did_you_mean(str(choice), choices)}")
         return
-    names = dict(known_keys(OmegaConf.structured(schema)))
+    names = dict(known_keys(OmegaConf.structured(schema))) | dict.fromkeys(objective, False)
     parts = key.split(".")
     # Below a key that takes a dictionary, anything goes.
     if key not in names and not any(names.get(".".join(parts[:count])) for count in range(1, len(parts))):
-        groups = sorted(folder.name for folder in conf.iterdir() if folder.is_dir())
+        groups = sorted(folder.name for place in (conf, SHARED) for folder in place.iterdir() if folder.is_dir())
         raise BadCommand(f"there is no setting {key!r}; {did_you_mean(key, [*groups, *names])}")
 
 

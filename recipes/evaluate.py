@@ -9,41 +9,34 @@ Everything goes to RUN_DIR/evaluations, but for the exported file.
 
 from __future__ import annotations
 
-import functools
 import json
 import statistics
 from pathlib import Path
 
-import rainbow_builders
-import sac_builders
 from hydra.core.hydra_config import HydraConfig
-from launch import BadCommand, launch, pick_device
 from omegaconf import DictConfig, OmegaConf
-from schema import EvaluateConfig
+from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 from yaml import YAMLError
 
 from mcurl_torchrl import load_policy
-from mcurl_torchrl.checks import check_choice, check_count
+from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.training import RunDirectory, evaluate, export_policy, write_video
-
-MAKE_ENV = {
-    "sac_mcurl": sac_builders.make_env,
-    "rainbow_mcurl": functools.partial(rainbow_builders.make_env, training=False),
-}
+from recipes.building import make_env
+from recipes.launch import BadCommand, launch, pick_device
+from recipes.schema import EnvConfig, EvaluateConfig
 
 
 def main(cfg: DictConfig) -> None:
     directory = RunDirectory(cfg.run)
     try:
         device = pick_device(cfg.device)
-        recipe = directory.read_manifest().get("recipe")
-        make_env = MAKE_ENV[check_choice("its recipe", recipe, tuple(MAKE_ENV))]
         policy = load_policy(directory.path, which=cfg.which, device=device)
         settings = OmegaConf.load(directory.config)
-    except (OSError, ValueError, RuntimeError, YAMLError) as error:
+        env = OmegaConf.merge(OmegaConf.structured(EnvConfig), settings.env)
+    except (OSError, ValueError, RuntimeError, YAMLError, OmegaConfBaseException) as error:
         raise BadCommand(f"run={cfg.run}: {error}") from error
-    key = OmegaConf.select(settings, "sac.observation", default="pixels")
+    key = env.observation
     epsilon = OmegaConf.select(settings, "evaluation.epsilon", default=0.0) if cfg.epsilon is None else cfg.epsilon
 
     def act(observations: Tensor) -> Tensor:
@@ -54,7 +47,7 @@ def main(cfg: DictConfig) -> None:
 
     evaluation = evaluate(
         act,
-        [make_env(settings) for _ in range(check_count("num_envs", cfg.num_envs))],
+        [make_env(env, training=False) for _ in range(check_count("num_envs", cfg.num_envs))],
         episodes=cfg.episodes,
         seed=cfg.seed,
         num_frames=policy.num_frames,

@@ -1,7 +1,4 @@
-"""Starts a recipe: checks the command line, composes the config with Hydra, opens or resumes the run directory.
-
-Nothing here knows what is trained.
-"""
+"""Starts a recipe: checks the command line, composes the config with Hydra, opens or resumes the run directory."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from typing import Any, NoReturn
 
 import hydra
 import torch
-from command_line import BadCommand, config_folder, prepare, quoted
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -30,6 +26,7 @@ from mcurl_torchrl.training import (
     EnvironmentFailed,
     RunDirectory,
     RunDirectoryInUse,
+    RunPlan,
     StopRequested,
     Trackers,
     TrainingRun,
@@ -37,6 +34,9 @@ from mcurl_torchrl.training import (
     keep_freed_pages,
     make_trackers,
 )
+from recipes.building import drop_foreign_keys, padding
+from recipes.command_line import BadCommand, config_folder, prepare, quoted
+from recipes.published_scores import published_scores, random_and_human_score
 
 # What may differ between a run and its resumption without changing what it computes.
 NOT_COMPARED = ("resume", "resume_changed", "logging.progress")
@@ -60,6 +60,7 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra hands its errors on; without, it prints tracebacks
 
     def checked(cfg: DictConfig) -> None:
+        drop_foreign_keys(cfg)
         # Reading a key that is not there is an error already, by the schema; now writing one is, too.
         OmegaConf.set_readonly(cfg, True)
         try:
@@ -133,7 +134,7 @@ def run_locked(
 def check_settings(cfg: DictConfig) -> None:
     """Refuses numbers that no run can have, by the names under which they were set."""
     try:
-        check_count("env.action_repeat", action_repeat(cfg))
+        check_count("env.action_repeat", cfg.env.action_repeat)
         for key in (
             "evaluation.interval_env_steps",
             "evaluation.episodes",
@@ -149,9 +150,9 @@ def check_settings(cfg: DictConfig) -> None:
         pick_device(cfg.device)
     except ValueError as error:
         raise BadCommand(str(error)) from None
-    if cfg.total_env_steps < action_repeat(cfg):
+    if cfg.total_env_steps < cfg.env.action_repeat:
         raise BadCommand(
-            f"total_env_steps={cfg.total_env_steps}; it must be at least {action_repeat(cfg)}, one agent step"
+            f"total_env_steps={cfg.total_env_steps}; it must be at least {cfg.env.action_repeat}, one agent step"
         )
     for name in ("wandb", "mlflow"):
         options = cfg.logging[name]
@@ -163,15 +164,9 @@ def check_settings(cfg: DictConfig) -> None:
         raise BadCommand(f"seed={cfg.seed}; it must be at least 0")
 
 
-def action_repeat(cfg: DictConfig) -> int:
-    """Returns how many env steps an agent step takes; on Atari the two are the same."""
-    return OmegaConf.select(cfg, "env.action_repeat", default=1)
-
-
 def env_name(cfg: DictConfig) -> str | None:
     """Returns what is trained on, whichever way it was named; none where that was forgotten."""
-    named = (OmegaConf.select(cfg, f"env.{key}", default=None) for key in ("task", "game", "id"))
-    return next((name for name in named if name is not None), None)
+    return next((cfg.env[key] for key in ("task", "game", "id") if cfg.env[key] is not None), None)
 
 
 def prepare_directory(
@@ -214,7 +209,7 @@ def saved_config(directory: RunDirectory) -> Any:
 
 def already_finished(cfg: DictConfig, directory: RunDirectory) -> str | None:
     """Returns what to say when there is nothing left to do."""
-    repeat = action_repeat(cfg)
+    repeat = cfg.env.action_repeat
     env_steps = Checkpoints(directory.checkpoints).latest().step * repeat
     if env_steps < cfg.total_env_steps // repeat * repeat:
         return None
@@ -284,7 +279,7 @@ def open_trackers(cfg: DictConfig, directory: RunDirectory, resume: bool) -> Tra
         mlflow=cfg.logging.mlflow or None,
         run_name=directory.path.name,
         config=OmegaConf.to_container(cfg, resolve=True),
-        resume_step=Checkpoints(directory.checkpoints).latest().step * action_repeat(cfg) if resume else None,
+        resume_step=Checkpoints(directory.checkpoints).latest().step * cfg.env.action_repeat if resume else None,
     )
 
 
@@ -296,30 +291,38 @@ def open_run(
     trackers: Trackers,
     stop: StopRequested,
 ) -> TrainingRun:
-    repeat = action_repeat(cfg)
-    device = pick_device(cfg.device)
-    return TrainingRun(
-        directory.path,
-        total_agent_steps=cfg.total_env_steps // repeat,
-        action_repeat=repeat,
-        evaluation_interval=max(1, cfg.evaluation.interval_env_steps // repeat),
+    device, name = pick_device(cfg.device), env_name(cfg)
+    pixels = cfg.env.observation == "pixels"
+    plan = RunPlan(
+        name=f"{name}, {cfg.algo_name}, seed {cfg.seed}",
+        seed=cfg.seed,
+        total_agent_steps=cfg.total_env_steps // cfg.env.action_repeat,
+        action_repeat=cfg.env.action_repeat,
+        evaluation_interval=max(1, cfg.evaluation.interval_env_steps // cfg.env.action_repeat),
         evaluation_episodes=cfg.evaluation.episodes,
         final_evaluation_episodes=cfg.evaluation.final_episodes,
         evaluation_epsilon=cfg.evaluation.epsilon,
         checkpoint_interval=cfg.checkpoint.interval_agent_steps,
         keep_last=cfg.checkpoint.keep_last,
         log_interval=cfg.logging.interval_agent_steps,
-        seed=cfg.seed,
-        name=f"{env_name(cfg)}, {cfg.algo_name}, seed {cfg.seed}",
-        device=device,
+        observation_key=cfg.env.observation,
+        num_frames=cfg.env.num_frames if pixels else 1,
+        padding=padding(cfg.env),
         video=cfg.evaluation.video,
-        num_frames=cfg.env.num_frames,
+        reference=published_scores(name, cfg.total_env_steps),
+        baselines=random_and_human_score(name),
+    )
+    slow = device.type == "cpu" and cfg.preset_name == "paper"
+    return TrainingRun(
+        directory.path,
+        plan,
+        device=device,
         resume=resume,
         when_restored=when_restored,
         trackers=trackers,
         stop=stop,
         progress=cfg.logging.progress,
-        hint_when_slow=None if device.type != "cpu" or cfg.preset_name != "paper" else "preset=cpu has sizes for a CPU",
+        hint_when_slow="preset=cpu has sizes for a CPU" if slow else None,
     )
 
 

@@ -3,129 +3,133 @@
     python recipes/rainbow_mcurl.py env=MsPacman algo=mcurl preset=cpu seed=1
     python recipes/rainbow_mcurl.py resume=RUN_DIR
 
-`train` and `update` are the whole method; rainbow_builders.py makes their parts. Settings: conf/rainbow/ and schema.py.
+`train` is the loop; the update is `RainbowAgent.update` in mcurl_torchrl/agents/rainbow.py. Settings: conf/ and
+schema.py.
 """
 
 from __future__ import annotations
 
-import functools
-import math
+from pathlib import Path
 
-import rainbow_builders as build
 import torch
-from launch import recipe
-from published_scores import published_scores, random_and_human_score
-from schema import RainbowRecipeConfig
-from shared_builders import sample_slices
-from torch import Tensor
+from torchrl.envs import EnvBase
 
-from mcurl_torchrl.training import (
-    EpisodeStream,
-    TrainingRun,
-    effective_rank,
-    gradient_norm,
-    latent_spread,
-    linear_schedule,
-    optimize,
-    seed_everything,
-)
+from mcurl_torchrl import CategoricalDQNLoss, FrameReplayBuffer, PrioritizedTransitionSampler, RandomShift
+from mcurl_torchrl.agents import RainbowAgent
+from mcurl_torchrl.checks import check_choice
+from mcurl_torchrl.modules import RainbowPolicy
+from mcurl_torchrl.objectives import ExpectedDQNLoss
+from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
+from recipes.building import check_actions, make_env, make_storage, make_task, padding, section
+from recipes.launch import recipe
+from recipes.schema import RainbowRecipeConfig
 
 
 def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:
-    build.check_settings(cfg)
+    check_steps(cfg)
     seed_everything(cfg.seed)
-    env = build.make_env(cfg, training=True)
-    evaluation_envs = [build.make_env(cfg, training=False) for _ in range(cfg.evaluation.num_envs)]
-    policy = build.make_policy(cfg, env, run.device)
-    value = build.make_value_loss(cfg, policy)
-    contrastive, momentum = build.make_contrastive(cfg, policy)
-    optimizer, schedule = build.make_optimizer(cfg, policy, contrastive)
-    buffer, slices = build.make_replay(cfg, run.directory.path)
+    env = make_env(cfg.env, training=True)
+    evaluation_envs = [make_env(cfg.env, training=False) for _ in range(cfg.evaluation.num_envs)]
+    buffer = make_replay(cfg, run.directory.path)
+    agent = make_agent(cfg, env, buffer, run.device)
     stream = EpisodeStream(env, seed=cfg.seed)
-    run.track(
-        replay=buffer, value=value, contrastive=contrastive, stream=stream, optimizer=optimizer, schedule=schedule
-    )
-    run.describe(
-        policy,
-        num_frames=cfg.env.num_frames,
-        padding=build.padding(cfg),
-        reference=published_scores(cfg.env.game, cfg.total_env_steps),
-        baselines=random_and_human_score(cfg.env.game),
-    )
-    first = cfg.rainbow.first_update_agent_steps
-    beta = linear_schedule(
-        (first, cfg.rainbow.priority_correction_begin), (run.total, cfg.rainbow.priority_correction_end)
-    )
-    epsilon = linear_schedule(
-        (first, cfg.rainbow.epsilon_begin), (first + cfg.rainbow.epsilon_decay_agent_steps, cfg.rainbow.epsilon_end)
-    )
+    run.track(agent.policy, replay=buffer, shown=agent.task.shown, stream=stream, **agent.components())
 
-    @torch.inference_mode()
-    def explore(observation: Tensor, chance: float) -> Tensor:
-        if chance > 0 and torch.rand(()) < chance:
-            return env.action_spec.rand()
-        return policy(observation.to(run.device)).cpu()
-
-    @torch.inference_mode()
-    def exploit(observations: Tensor) -> Tensor:
-        return policy.act_without_noise(observations.to(run.device)).cpu()
-
-    if run.begin() == 0:
-        run.evaluate(0, exploit, evaluation_envs)
+    run.begin(agent.exploit, evaluation_envs)
     for step in run.agent_steps():
-        if step == first:
-            run.learning_begins()
         with run.timed("env"):
-            policy.reset_noise()  # to act and to learn with
-            buffer.add(stream.step(functools.partial(explore, chance=epsilon(step))))
-
-        for _ in range(cfg.rainbow.updates_per_agent_step if step >= first else 0):
+            agent.begin_step(step)
+            buffer.add(stream.step(agent.explore))
+        for _ in range(agent.updates_due(step)):
             with run.timed("sample"):
-                buffer.sampler.beta = beta(step)
                 batch = buffer.sample().to(run.device)
-                views = batch if slices is None else sample_slices(cfg.contrastive, slices).to(run.device)
+                views = agent.task.sample(batch)
             with run.timed("update"):
-                metrics = update(
-                    cfg, policy, value, contrastive, momentum, optimizer, schedule, batch, views, run.log_due(step)
-                )
-            run.check_finite(step, metrics)
+                metrics = agent.update(batch, views, measure=run.log_due(step))
+            run.record(step, metrics)
             buffer.update_tensordict_priority(batch)
-            run.note(metrics)
-        if step % cfg.rainbow.target_interval_agent_steps == 0:
-            value.copy_to_target()
-
-        if run.log_due(step):
-            run.note({} if stream.last_return is None else {"episode_return": stream.last_return})
-            run.note({"priority_correction": beta(step), "epsilon": epsilon(step)})
-            run.log(step)
-        if run.evaluation_due(step):
-            run.evaluate(step, exploit, evaluation_envs)
-        if run.checkpoint_due(step):
-            run.save(step)
+        run.record(step, agent.end_step(step), episode_return=stream.last_return)
+        run.finish_step(step, agent.exploit, evaluation_envs)
 
 
-def update(
-    cfg, policy, value, contrastive, momentum, optimizer, schedule, batch, views, measure: bool
-) -> dict[str, Tensor]:
-    """Takes one update: one loss for Rainbow and the encoder's contrastive task, one step of one Adam."""
-    value.reset_target_noise()
-    metrics = dict(value(batch).items()) | {"td_error": batch["td_error"].mean()}
-    loss = metrics["loss_value"]
-    if contrastive is not None:
-        metrics |= dict(contrastive(views).items())
-        loss = loss + cfg.contrastive.coeff * metrics["loss_contrastive"]
-    norm = optimize(loss, optimizer, max_norm=cfg.rainbow.max_gradient_norm or math.inf)
-    if schedule is not None:
-        schedule.step()
-    if momentum is not None:
-        momentum.step()
-    if measure:
-        metrics["gradient_norm"] = norm  # of all, before clipping
-        metrics["gradient_norm_encoder_clipped"] = gradient_norm(policy.network.encoder.parameters())
-        with torch.no_grad():
-            latents = policy.network.encoder.features(batch["pixels"])
-        metrics |= {"latent_spread": latent_spread(latents), "latent_rank": effective_rank(latents)}
-    return {name: number.detach() for name, number in metrics.items()}
+def check_steps(cfg: RainbowRecipeConfig) -> None:
+    """Refuses a first update that comes too early or too late."""
+    first, least = cfg.rainbow.first_update_agent_steps, cfg.rainbow.n_step + 1
+    if first < least:  # a transition can be drawn once the row n steps later is there, which the next step writes
+        raise ValueError(
+            f"rainbow.first_update_agent_steps={first}; it must be at least {least} with "
+            f"rainbow.n_step={cfg.rainbow.n_step}, to have something to draw"
+        )
+    if first > cfg.total_env_steps // cfg.env.action_repeat:
+        raise ValueError(
+            f"rainbow.first_update_agent_steps={first} is more than total_env_steps={cfg.total_env_steps}: nothing "
+            "would be learned"
+        )
+
+
+def make_replay(cfg: RainbowRecipeConfig, directory: Path) -> FrameReplayBuffer:
+    with section("rainbow"):
+        sampler = PrioritizedTransitionSampler(
+            alpha=cfg.rainbow.priority_exponent, beta=cfg.rainbow.priority_correction_begin
+        )
+        return FrameReplayBuffer(
+            storage=make_storage(cfg.replay, directory),
+            num_frames=cfg.env.num_frames,
+            n_step=cfg.rainbow.n_step,
+            gamma=cfg.rainbow.gamma,
+            padding=padding(cfg.env),
+            channels_last=True,
+            sampler=sampler,
+            batch_size=cfg.rainbow.batch_size,
+        )
+
+
+def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, device: torch.device) -> RainbowAgent:
+    check_actions(env, discrete=True, recipe="Rainbow", other="sac_mcurl")
+    rainbow = cfg.rainbow
+    losses = {"categorical": CategoricalDQNLoss, "expected": ExpectedDQNLoss}
+    shifts = {"shift": RandomShift(), "none": None}
+    with section("rainbow"):
+        policy = RainbowPolicy(
+            env.observation_spec["pixels"].shape,
+            env.action_spec.n,
+            architecture=rainbow.architecture,
+            hidden_dim=rainbow.hidden_dim,
+            num_atoms=rainbow.num_atoms,
+            value_bounds=tuple(rainbow.value_bounds),
+            sigma_init=rainbow.sigma_init,
+            noisy=rainbow.noisy,
+            dueling=rainbow.dueling,
+        ).to(device)
+        made = losses[check_choice("loss", rainbow.loss, tuple(losses))]
+        value = made(policy.network, gamma=rainbow.gamma, double=rainbow.double)
+        augmentation = shifts[check_choice("augmentation", rainbow.augmentation, tuple(shifts))]
+    task = make_task(cfg.objective, policy.network.encoder, buffer, augmentation=augmentation)
+    if rainbow.first_update_agent_steps < task.steps_before_sampling:
+        raise ValueError(
+            f"rainbow.first_update_agent_steps={rainbow.first_update_agent_steps}; it must be at least "
+            f"{task.steps_before_sampling} for this auxiliary task, to have something to draw"
+        )
+    with section("rainbow"):
+        return RainbowAgent(
+            policy,
+            value,
+            task,
+            sampler=buffer.sampler,
+            random_action=env.action_spec.rand,
+            total_agent_steps=cfg.total_env_steps // cfg.env.action_repeat,
+            first_update_agent_steps=rainbow.first_update_agent_steps,
+            updates_per_agent_step=rainbow.updates_per_agent_step,
+            target_interval_agent_steps=rainbow.target_interval_agent_steps,
+            priority_correction_begin=rainbow.priority_correction_begin,
+            priority_correction_end=rainbow.priority_correction_end,
+            epsilon_begin=rainbow.epsilon_begin,
+            epsilon_end=rainbow.epsilon_end,
+            epsilon_decay_agent_steps=rainbow.epsilon_decay_agent_steps,
+            lr=rainbow.lr,
+            adam_eps=rainbow.adam_eps,
+            max_gradient_norm=rainbow.max_gradient_norm,
+        )
 
 
 if __name__ == "__main__":

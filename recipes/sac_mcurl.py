@@ -3,122 +3,131 @@
     python recipes/sac_mcurl.py env=cartpole-swingup algo=mcurl preset=cpu seed=1
     python recipes/sac_mcurl.py resume=RUN_DIR
 
-`train` and `update` are the whole method; sac_builders.py makes their parts. Settings: conf/ and schema.py.
+`train` is the loop; the update is `SACAgent.update` in mcurl_torchrl/agents/sac.py. Settings: conf/ and schema.py.
 """
 
 from __future__ import annotations
 
-import sac_builders as build
-import torch
-from launch import recipe
-from published_scores import published_scores
-from schema import SACRecipeConfig
-from shared_builders import named, sample_slices
-from torch import Tensor
+from pathlib import Path
 
-from mcurl_torchrl.training import (
-    EpisodeStream,
-    TrainingRun,
-    effective_rank,
-    gradient_norm,
-    latent_spread,
-    optimize,
-    seed_everything,
-)
+import torch
+from torchrl.envs import EnvBase
+
+from mcurl_torchrl import CenterCrop, FrameReplayBuffer, LatentSAC, RandomCrop
+from mcurl_torchrl.agents import SACAgent
+from mcurl_torchrl.checks import check_choice
+from mcurl_torchrl.modules import GaussianPolicy
+from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
+from recipes.building import check_actions, make_env, make_storage, make_task, section
+from recipes.launch import recipe
+from recipes.schema import SACRecipeConfig
 
 
 def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
-    build.check_settings(cfg)
+    check_steps(cfg)
     seed_everything(cfg.seed)
-    env, evaluation_env = build.make_env(cfg), build.make_env(cfg)
-    sac = build.make_sac(cfg, env, run.device)
-    contrastive = build.make_contrastive(cfg, sac)
-    targets = build.make_targets(cfg, sac, contrastive)
-    optimizers, schedules = build.make_optimizers(cfg, sac, contrastive)
-    buffer, slices = build.make_replay(cfg, run.directory.path)
-    stream = EpisodeStream(env, seed=cfg.seed, pixels_key=build.observation_key(cfg))
-    run.track(replay=buffer, sac=sac, contrastive=contrastive, stream=stream, **named(optimizers, schedules))
-    run.describe(
-        sac.policy, num_frames=buffer.num_frames, reference=published_scores(cfg.env.task, cfg.total_env_steps)
-    )
+    env, evaluation_env = (make_env(cfg.env, training=training) for training in (True, False))
+    buffer = make_replay(cfg, run.directory.path)
+    agent = make_agent(cfg, env, buffer, run.device)
+    stream = EpisodeStream(env, seed=cfg.seed, pixels_key=cfg.env.observation)
+    run.track(agent.policy, replay=buffer, shown=agent.task.shown, stream=stream, **agent.components())
 
-    def random_action(observation: Tensor) -> Tensor:
-        return env.action_spec.rand()
-
-    @torch.inference_mode()
-    def sampled_action(observation: Tensor) -> Tensor:
-        return sac.policy.sample(observation.to(run.device)).cpu()
-
-    @torch.inference_mode()
-    def mean_action(observation: Tensor) -> Tensor:
-        return sac.policy(observation.to(run.device)).cpu()
-
-    if run.begin() == 0:
-        run.evaluate(0, mean_action, evaluation_env, pixels_key=stream.pixels_key)
+    run.begin(agent.exploit, evaluation_env)
     for step in run.agent_steps():
-        warming_up = step <= cfg.sac.random_agent_steps
-        if step == cfg.sac.random_agent_steps + 1:
-            run.learning_begins()
+        agent.begin_step(step)
         with run.timed("env"):
-            buffer.add(stream.step(random_action if warming_up else sampled_action))
-
-        for repeat in range(0 if warming_up else cfg.sac.updates_per_agent_step):
+            buffer.add(stream.step(agent.explore))
+        for _ in range(agent.updates_due(step)):
             with run.timed("sample"):
                 batch = buffer.sample().to(run.device)
-                views = batch if slices is None else sample_slices(cfg.contrastive, slices).to(run.device)
+                views = agent.task.sample(batch)
             with run.timed("update"):
-                number = (step - cfg.sac.random_agent_steps - 1) * cfg.sac.updates_per_agent_step + repeat
-                metrics = update(
-                    cfg, number, sac, contrastive, targets, optimizers, schedules, batch, views, run.log_due(step)
-                )
-            run.check_finite(step, metrics)
-            run.note(metrics)
-
-        if run.log_due(step):
-            run.note({} if stream.last_return is None else {"episode_return": stream.last_return})
-            run.log(step)
-        if run.evaluation_due(step):
-            run.evaluate(step, mean_action, evaluation_env, pixels_key=stream.pixels_key)
-        if run.checkpoint_due(step):
-            run.save(step)
+                metrics = agent.update(batch, views, measure=run.log_due(step))
+            run.record(step, metrics)
+        run.record(step, agent.end_step(step), episode_return=stream.last_return)
+        run.finish_step(step, agent.exploit, evaluation_env)
 
 
-def update(cfg, number, sac, contrastive, targets, optimizers, schedules, batch, views, measure) -> dict[str, Tensor]:
-    """Takes one update, part by part. The released code's order: critic, actor and alpha, targets, contrastive."""
-    metrics: dict[str, Tensor] = {}
-    for part in cfg.sac.update_order:
-        if part == "critic":
-            losses = sac.critic_loss(batch)
-            optimize(losses["loss_qvalue"], optimizers["critic"])
-            metrics |= {"loss_qvalue": losses["loss_qvalue"], "td_error": losses["td_error"].mean()}
-            if measure:
-                metrics["gradient_norm_critic"] = gradient_norm(sac.critic_parameters())
-                metrics["gradient_norm_encoder"] = gradient_norm(sac.encoder.parameters())
-                metrics["latent_spread"] = latent_spread(losses["critic_latent"])
-                metrics["latent_rank"] = effective_rank(losses["critic_latent"])
+def check_steps(cfg: SACRecipeConfig) -> None:
+    """Refuses a run that would end before it learns."""
+    random_steps = cfg.sac.random_agent_steps
+    if random_steps * cfg.env.action_repeat >= cfg.total_env_steps:
+        raise ValueError(
+            f"sac.random_agent_steps={random_steps} of env.action_repeat={cfg.env.action_repeat} are all of "
+            f"total_env_steps={cfg.total_env_steps}: nothing would be learned"
+        )
 
-        elif part == "actor" and number % cfg.sac.actor_interval_updates == 0:
-            losses = sac.actor_loss(batch)
-            optimize(losses["loss_actor"], optimizers["actor"])
-            optimize(losses["loss_alpha"], optimizers["alpha"])
-            metrics |= dict(losses.items())
-            # Not only where it is logged: the actor steps in every second update, and may never step in that one.
-            metrics["gradient_norm_actor"] = gradient_norm(sac.actor_parameters())
 
-        elif part == "targets" and number % cfg.sac.target_interval_updates == 0:
-            for target in targets:
-                target.step()
+def make_replay(cfg: SACRecipeConfig, directory: Path) -> FrameReplayBuffer:
+    """Makes the buffer, which crops observations and next observations, each for itself."""
+    pixels, both = cfg.env.observation == "pixels", ["pixels", ("next", "pixels")]
+    crops = {"random_crop": RandomCrop, "center_crop": CenterCrop}
+    crop = crops[check_choice("encoder.augmentation", cfg.encoder.augmentation, tuple(crops))]
+    return FrameReplayBuffer(
+        storage=make_storage(cfg.replay, directory),
+        num_frames=cfg.env.num_frames if pixels else 1,
+        pixels_key=cfg.env.observation,
+        frame_dtype=torch.uint8 if pixels else torch.float32,
+        channels_last=True,
+        gamma=cfg.sac.gamma,
+        batch_size=cfg.sac.batch_size,
+        transform=crop(cfg.encoder.crop_size, in_keys=both) if pixels else None,
+    )
 
-        elif part == "contrastive" and contrastive is not None:
-            losses = contrastive(views)
-            loss = cfg.contrastive.coeff * losses["loss_contrastive"]
-            optimize(loss, optimizers["contrastive_encoder"], optimizers["contrastive"])
-            for schedule in schedules.values():
-                schedule.step()
-            metrics |= dict(losses.items())
-            if measure:
-                metrics["gradient_norm_encoder_contrastive"] = gradient_norm(sac.encoder.parameters())
-    return {name: value.detach() for name, value in metrics.items()}
+
+def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, device: torch.device) -> SACAgent:
+    check_actions(env, discrete=False, recipe="SAC", other="rainbow_mcurl")
+    sac, key = cfg.sac, cfg.env.observation
+    policy = GaussianPolicy(
+        env.observation_spec[key].shape,
+        env.action_spec.shape[-1],
+        crop_size=cfg.encoder.crop_size if key == "pixels" else None,
+        num_layers=cfg.encoder.num_layers,
+        num_filters=cfg.encoder.num_filters,
+        feature_dim=cfg.encoder.feature_dim,
+        hidden_dim=sac.hidden_dim,
+        log_std_bounds=tuple(sac.log_std_bounds),
+    )
+    with section("sac"):
+        losses = LatentSAC(
+            policy.to(device),
+            hidden_dim=sac.hidden_dim,
+            gamma=sac.gamma,
+            alpha_init=sac.alpha_init,
+            alpha_loss=sac.alpha_loss,
+            critic_tau=sac.critic_tau,
+            encoder_tau=sac.encoder_tau,
+            pixels_key=key,
+        ).to(device)
+    task = make_task(
+        cfg.objective,
+        losses.encoder,
+        buffer,
+        augmentation=RandomCrop(cfg.encoder.crop_size),
+        target_encoder=losses.target_encoder,
+    )
+    if sac.random_agent_steps < task.steps_before_sampling:
+        raise ValueError(
+            f"sac.random_agent_steps={sac.random_agent_steps}; it must be at least {task.steps_before_sampling}, to "
+            "fill the first batch of the auxiliary task"
+        )
+    with section("sac"):
+        return SACAgent(
+            losses,
+            task,
+            random_action=env.action_spec.rand,
+            random_agent_steps=sac.random_agent_steps,
+            updates_per_agent_step=sac.updates_per_agent_step,
+            actor_interval_updates=sac.actor_interval_updates,
+            target_interval_updates=sac.target_interval_updates,
+            update_order=sac.update_order,
+            lr=sac.lr,
+            betas=tuple(sac.betas),
+            alpha_lr=sac.alpha_lr,
+            alpha_betas=tuple(sac.alpha_betas),
+            auxiliary_encoder_lr_scale=sac.auxiliary_encoder_lr_scale,
+            auxiliary_encoder_decays=sac.auxiliary_encoder_decays,
+        )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ of the benchmark: Atari-100k is 100,000 of them, each of `env.frame_skip` frames
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -14,17 +15,36 @@ from omegaconf import MISSING, OmegaConf
 
 
 @dataclass
+class PublishedConfig:
+    """Settings that were published for one environment; recipes and objectives refer to them."""
+
+    sac_lr: float = 1e-3
+    sac_batch_size: int = 128
+    mask_ratio: float = 0.5  # of M-CURL
+    curl_coeff: float = 1.0  # the weight of CURL's loss
+
+
+@dataclass
 class EnvConfig:
-    backend: str = "dmc"  # dmc | gym
+    backend: str = MISSING  # dmc | atari | gym
     task: str | None = None  # dmc: domain-task, such as cartpole-swingup
+    game: str | None = None  # atari: such as MsPacman
     id: str | None = None  # gym: what gymnasium.make takes
-    action_repeat: int = 4
-    num_frames: int = 3  # in an observation
-    image_size: int = 100  # as rendered, or resized to; the encoder sees a crop of it
-    camera_id: int | None = None  # null: 0, and 2 for quadruped
-    shadows: bool = True
-    multisampling: bool = True
+    action_repeat: int = 1  # env steps per agent step
+    num_frames: int = MISSING  # in an observation
+    image_size: int = MISSING
+    observation: str = "pixels"  # dmc: pixels | state
+    camera_id: int | None = None  # dmc; null: 0, and 2 for quadruped
+    shadows: bool = True  # dmc
+    multisampling: bool = True  # dmc
+    frame_skip: int = 4  # atari: frames of the emulator per env step
+    interpolation: str = "bilinear"  # atari: how screens are shrunk: bilinear | area
+    max_noops: int = 29  # atari: at the start of a game
+    max_emulator_frames: int = 108_000  # atari: of a game
+    terminal_on_life_loss: bool = True  # atari, in training
+    clip_rewards: bool = True  # to [-1, 1], in training, for discrete actions
     render: bool = False  # gym: render images instead of taking the env's observation
+    published: PublishedConfig = field(default_factory=PublishedConfig)
 
 
 @dataclass
@@ -38,12 +58,11 @@ class EncoderConfig:
 
 @dataclass
 class SACConfig:
-    observation: str = "pixels"  # pixels | state
     hidden_dim: int = 1024
     log_std_bounds: tuple[float, float] = (-10.0, 2.0)
     batch_size: int = 128
     gamma: float = 0.99
-    lr: float = 1e-3  # of critic, actor and the contrastive loss's own networks
+    lr: float = 1e-3  # of critic, actor and the auxiliary task's own networks
     betas: tuple[float, float] = (0.9, 0.999)
     alpha_lr: float = 1e-4
     alpha_betas: tuple[float, float] = (0.5, 0.999)
@@ -55,70 +74,14 @@ class SACConfig:
     updates_per_agent_step: int = 1
     actor_interval_updates: int = 2
     target_interval_updates: int = 2
-    update_order: list[str] = field(default_factory=lambda: ["critic", "actor", "targets", "contrastive"])
-
-
-@dataclass
-class ContrastiveConfig:
-    """What the contrastive losses of both recipes have in common."""
-
-    objective: str = "none"  # none | masked (M-CURL) | bilinear (CURL)
-    views: str = "slices"  # slices: of consecutive observations | batch: the i.i.d. batch that RL learns from
-    num_slices: int = 16
-    slice_len: int = 32
-    mask_ratio: float = 0.5
-    zero: float = 0.8  # of the hidden observations, the part that becomes zeros
-    replace: float = 0.1  # and the part that becomes another observation
-    num_layers: int = 2  # of the context Transformer
-    num_heads: int = 1
-    dropout: float = 0.1
-    scale_attention: bool = True
-    negatives: str = "batch"  # batch | sequence
-    reduction: str = "mean"  # mean | sum
-    temperature: float = 1.0
-    key_context: bool = False
-    coeff: float = 1.0  # of the loss; in SAC's recipe it has an Adam of its own, which removes a loss's scale
-    warmup_updates: int | None = None  # of the learning rate of the Transformer; null: constant
-    warmup_initial_scale: float = 5e-4
-
-
-@dataclass
-class SACContrastiveConfig(ContrastiveConfig):
-    encoder_lr_scale: float = 2.0  # the encoder's contrastive learning rate, in units of sac.lr
-    encoder_decays: bool = True  # whether the encoder's contrastive learning rate falls after the warm-up, too
-
-
-@dataclass
-class RainbowContrastiveConfig(ContrastiveConfig):
-    num_slices: int = 8
-    slice_len: int = 16
-    projection: str = "none"  # between the encoder's features and the loss: none | linear | curl
-    feature_dim: int = 128  # of a projection
-    hidden_dim: int = 256  # of CURL's projection
-    augmentation: str = "shift"  # of both views: shift (CURL's) | none
-    tau: float = 0.001  # how far the momentum copy moves at each update
-    warmup_updates: int | None = 6000  # of the learning rate of the Transformer; null: constant
-
-
-@dataclass
-class AtariConfig:
-    backend: str = "atari"  # atari | gym
-    game: str | None = None  # atari: such as MsPacman
-    id: str | None = None  # gym: what gymnasium.make takes
-    frame_skip: int = 4  # how often an action is repeated
-    num_frames: int = 4  # in an observation
-    image_size: int = 84
-    interpolation: str = "bilinear"  # atari: how screens are shrunk: bilinear | area
-    max_noops: int = 29  # at the start of a game
-    max_emulator_frames: int = 108_000  # of a game
-    terminal_on_life_loss: bool = True  # in training
-    clip_rewards: bool = True  # to [-1, 1], in training
-    render: bool = False  # gym: render images instead of taking the env's observation
-    curl_coeff: float = 1.0  # what CURL weighs its loss by on this game
+    update_order: list[str] = field(default_factory=lambda: ["critic", "actor", "targets", "auxiliary"])
+    auxiliary_encoder_lr_scale: float = 2.0  # the encoder's learning rate in the auxiliary task, in units of lr
+    auxiliary_encoder_decays: bool = True  # whether this rate falls after the warm-up of a task that has one
 
 
 @dataclass
 class RainbowConfig:
+    augmentation: str = "shift"  # of the auxiliary task's views: shift (CURL's) | none
     loss: str = "categorical"  # categorical (C51) | expected (TorchRL's DQNLoss, on expected values)
     architecture: str = "data_efficient"  # of the encoder: data_efficient | nature
     hidden_dim: int = 256  # of the head
@@ -178,14 +141,16 @@ class LoggingConfig:
 
 @dataclass
 class RecipeConfig:
-    """What the recipes have in common; launch.py reads it."""
+    """The keys that all recipes have; launch.py reads them."""
 
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
-    recipe: str = MISSING  # which script; evaluate.py reads it
-    algo_name: str = MISSING
+    env: EnvConfig = field(default_factory=EnvConfig)
+    objective: Any = None  # the auxiliary task: the keys of its file in conf/shared/objective
+    recipe: str = MISSING  # which script
+    algo_name: str = "${objective.name}"
     preset_name: str = MISSING
     total_env_steps: int = MISSING
     seed: int = 1
@@ -197,19 +162,15 @@ class RecipeConfig:
 
 @dataclass
 class SACRecipeConfig(RecipeConfig):
-    env: EnvConfig = field(default_factory=EnvConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     sac: SACConfig = field(default_factory=SACConfig)
-    contrastive: SACContrastiveConfig = field(default_factory=SACContrastiveConfig)
     recipe: str = "sac_mcurl"
     total_env_steps: int = 500_000
 
 
 @dataclass
 class RainbowRecipeConfig(RecipeConfig):
-    env: AtariConfig = field(default_factory=AtariConfig)
     rainbow: RainbowConfig = field(default_factory=RainbowConfig)
-    contrastive: RainbowContrastiveConfig = field(default_factory=RainbowContrastiveConfig)
     evaluation: EvaluationConfig = field(
         default_factory=lambda: EvaluationConfig(10_000, final_episodes=100, num_envs=10, epsilon=0.001)
     )
@@ -236,3 +197,9 @@ OmegaConf.register_new_resolver("multiply", lambda *factors: math.prod(factors),
 ConfigStore.instance().store(name="sac_schema", node=SACRecipeConfig)
 ConfigStore.instance().store(name="rainbow_schema", node=RainbowRecipeConfig)
 ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)
+# Every objective is an algorithm under its own name, unless recipes have files for it: then each of them has one.
+CONF = Path(__file__).parent / "conf"
+for file in (CONF / "shared" / "objective").glob("*.yaml"):
+    if not list(CONF.glob(f"*/algo/{file.name}")):
+        chooses = {"defaults": [{"override /objective": file.stem}]}
+        ConfigStore.instance().store(group="algo", name=file.stem, node=chooses, package="_global_")

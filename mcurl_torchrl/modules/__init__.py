@@ -6,7 +6,8 @@ from mcurl_torchrl.modules.encoders import AtariEncoder, PixelEncoder, StateEnco
 from mcurl_torchrl.modules.gaussian_policy import GaussianPolicy
 from mcurl_torchrl.modules.heads import GaussianHead, LatentProjection, QHead
 from mcurl_torchrl.modules.momentum import MomentumCopy
-from mcurl_torchrl.modules.projections import CurlProjection, LinearProjection, ProjectedEncoder
+from mcurl_torchrl.modules.policy import Policy
+from mcurl_torchrl.modules.projections import CurlProjection, LinearProjection, ProjectedEncoder, project_encoder
 from mcurl_torchrl.modules.rainbow import ExpectedValues, RainbowNetwork, RainbowPolicy
 
 __all__ = [
@@ -22,10 +23,12 @@ __all__ = [
     "MomentumCopy",
     "NoisyLinear",
     "PixelEncoder",
+    "Policy",
     "ProjectedEncoder",
     "QHead",
     "RainbowNetwork",
     "RainbowPolicy",
     "StateEncoder",
+    "project_encoder",
     "sinusoidal_positions",
 ]

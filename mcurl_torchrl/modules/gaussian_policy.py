@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mcurl_torchrl.modules.encoders import PixelEncoder, StateEncoder
 from mcurl_torchrl.modules.heads import GaussianHead, LatentProjection
+from mcurl_torchrl.modules.policy import Policy
 from mcurl_torchrl.transforms.cropping import center_crop
 
 __all__ = ["GaussianPolicy"]
 
 
-class GaussianPolicy(nn.Module):
+class GaussianPolicy(Policy):
     """Encoder and actor: raw observations to actions in [-1, 1].
 
     Images are cropped at their centre, go through the encoder's convolutions (which in training are the critic's too),
@@ -56,7 +56,7 @@ class GaussianPolicy(nn.Module):
         log_std_bounds: tuple[float, float] = (-10.0, 2.0),
     ) -> None:
         super().__init__()
-        self.settings: dict[str, Any] = {
+        self.settings = {
             "observation_shape": list(observation_shape),
             "action_dim": action_dim,
             "crop_size": crop_size,

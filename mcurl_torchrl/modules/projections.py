@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.checks import check_choice, check_count
 
-__all__ = ["CurlProjection", "LinearProjection", "ProjectedEncoder"]
+__all__ = ["CurlProjection", "LinearProjection", "ProjectedEncoder", "project_encoder"]
+
+PROJECTIONS = ("none", "linear", "curl")
 
 
 class LinearProjection(nn.Sequential):
@@ -125,3 +127,30 @@ class ProjectedEncoder(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """Turns pixels ``[*, C, H, W]`` into latents ``[*, feature_dim]``."""
         return self.project(self.features(pixels))
+
+
+def project_encoder(
+    encoder: nn.Module, projection: str, *, feature_dim: int = 128, hidden_dim: int = 256
+) -> nn.Module:
+    """Puts a projection on the convolutions of an encoder, or returns the encoder as it is.
+
+    Args:
+        encoder (nn.Module): the encoder, with ``features()`` and ``num_features`` if it gets a projection.
+        projection (str): ``"none"``, ``"linear"`` (:class:`LinearProjection`) or ``"curl"`` (:class:`CurlProjection`).
+
+    Keyword Args:
+        feature_dim (int): the size of a projected latent. Defaults to 128.
+        hidden_dim (int): the width of the hidden layer of ``"curl"``. Defaults to 256.
+
+    Raises:
+        ValueError: on another projection.
+    """
+    if check_choice("projection", projection, PROJECTIONS) == "none":
+        return encoder
+    num_features: int = encoder.num_features  # type: ignore[assignment]
+    made: nn.Module
+    if projection == "linear":
+        made = LinearProjection(num_features, feature_dim)
+    else:
+        made = CurlProjection(num_features, hidden_dim=hidden_dim, feature_dim=feature_dim)
+    return ProjectedEncoder(encoder, made.to(next(encoder.parameters()).device))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mcurl_torchrl.modules.dueling import DuelingHead
 from mcurl_torchrl.modules.encoders import AtariEncoder
+from mcurl_torchrl.modules.policy import Policy
 
 __all__ = ["ExpectedValues", "RainbowNetwork", "RainbowPolicy", "expected_value"]
 
@@ -116,7 +117,7 @@ class ExpectedValues(nn.Module):
         return self.network.values(pixels)
 
 
-class RainbowPolicy(nn.Module):
+class RainbowPolicy(Policy):
     """What acts in Rainbow and data-efficient Rainbow: stacked frames to the index of the best action.
 
     In training mode it acts, and ``policy.network`` learns, with the noise that :meth:`reset_noise` drew last; after
@@ -172,7 +173,7 @@ class RainbowPolicy(nn.Module):
             "noisy": noisy,
             "dueling": dueling,
         }
-        self.settings: dict[str, Any] = {
+        self.settings = {
             "observation_shape": list(observation_shape),
             "num_actions": num_actions,
             "architecture": architecture,

@@ -1,4 +1,4 @@
-"""Around the training loop: seeds, episodes, evaluation, checkpoints, logging, schedules; policies out of a run."""
+"""Around the training loop: seeds, episodes, evaluation, checkpoints, logging; policies out of a run."""
 
 from mcurl_torchrl.training.allocator import keep_freed_pages
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, CheckpointNotSaved, Checkpoints
@@ -15,9 +15,8 @@ from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluat
 from mcurl_torchrl.training.optimizing import optimize
 from mcurl_torchrl.training.policies import FramePolicy, describe_policy, export_policy, load_policy
 from mcurl_torchrl.training.progress import Progress
-from mcurl_torchrl.training.run import TrainingRun
+from mcurl_torchrl.training.run import RunPlan, TrainingRun
 from mcurl_torchrl.training.run_directory import RunDirectory, RunDirectoryInUse, recent_runs
-from mcurl_torchrl.training.schedules import inverse_sqrt_warmup, linear_schedule
 from mcurl_torchrl.training.scores import human_normalized_score
 from mcurl_torchrl.training.seeds import derive_seed, seed_everything
 from mcurl_torchrl.training.stopping import StopRequested, catch_stop_signals
@@ -38,6 +37,7 @@ __all__ = [
     "ReplayedDifferently",
     "RunDirectory",
     "RunDirectoryInUse",
+    "RunPlan",
     "StopRequested",
     "Table",
     "Trackers",
@@ -51,10 +51,8 @@ __all__ = [
     "export_policy",
     "gradient_norm",
     "human_normalized_score",
-    "inverse_sqrt_warmup",
     "keep_freed_pages",
     "latent_spread",
-    "linear_schedule",
     "load_policy",
     "make_trackers",
     "optimize",

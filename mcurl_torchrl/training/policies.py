@@ -12,25 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from mcurl_torchrl.checks import check_choice, check_count
-from mcurl_torchrl.modules import GaussianPolicy, RainbowPolicy
+from mcurl_torchrl.modules import Policy
 from mcurl_torchrl.replay.stacking import PADDINGS
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, Checkpoints, SavedCheckpoint
 
 __all__ = ["FramePolicy", "describe_policy", "export_policy", "load_policy"]
 
-_KINDS: dict[str, type[GaussianPolicy] | type[RainbowPolicy]] = {
-    "GaussianPolicy": GaussianPolicy,
-    "RainbowPolicy": RainbowPolicy,
-}
 
-
-def describe_policy(
-    policy: GaussianPolicy | RainbowPolicy, *, num_frames: int, padding: str = "repeat"
-) -> dict[str, Any]:
-    """Returns what is needed to build a policy again, JSON.
+def describe_policy(policy: Policy, *, num_frames: int, padding: str = "repeat") -> dict[str, Any]:
+    """Returns a description in JSON from which :func:`load_policy` builds the policy again.
 
     Args:
-        policy (GaussianPolicy or RainbowPolicy): stacks to actions.
+        policy (Policy): stacks to actions.
 
     Keyword Args:
         num_frames (int): how many frames a stack has.
@@ -51,7 +44,7 @@ class FramePolicy(nn.Module):
     package give) is taken as well, by ``policy.network``.
 
     Args:
-        network (GaussianPolicy or RainbowPolicy): stacks to actions.
+        network (Policy): stacks to actions.
 
     Keyword Args:
         num_frames (int): how many frames a stack has.
@@ -75,7 +68,7 @@ class FramePolicy(nn.Module):
         True
     """
 
-    def __init__(self, network: GaussianPolicy | RainbowPolicy, *, num_frames: int, padding: str = "repeat") -> None:
+    def __init__(self, network: Policy, *, num_frames: int, padding: str = "repeat") -> None:
         super().__init__()
         self.network = network
         self.num_frames = num_frames
@@ -182,10 +175,14 @@ def _load_newest(checkpoints: Checkpoints) -> FramePolicy:
 
 def _load(checkpoints: Checkpoints, chosen: SavedCheckpoint) -> FramePolicy:
     described = chosen.info.get("policy")
-    if not isinstance(described, dict) or str(described.get("kind")) not in _KINDS:
-        raise ValueError(f"{chosen.path} holds no policy of a kind that is known here: {sorted(_KINDS)}")
+    kind = described.get("kind") if isinstance(described, dict) else None
+    if not isinstance(described, dict) or str(kind) not in Policy.kinds:
+        raise ValueError(
+            f"{chosen.path} holds a policy of the kind {kind!r}; known are {sorted(Policy.kinds)}: import the module "
+            "that defines it first"
+        )
     try:
-        network = _KINDS[described["kind"]](**described["settings"])
+        network = Policy.kinds[str(kind)](**described["settings"])
         num_frames = check_count("num_frames", described["num_frames"])
         # Checkpoints of before there was a choice have none written down.
         policy = FramePolicy(network, num_frames=num_frames, padding=described.get("padding", "repeat"))

@@ -1,4 +1,4 @@
-"""TrainingRun: what surrounds a training loop, whatever is trained in it."""
+"""TrainingRun: logging, evaluation, checkpoints and resuming around any training loop."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,8 @@ from torch import Tensor, nn
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import EnvBase
 
-from mcurl_torchrl.checks import check_count
-from mcurl_torchrl.modules import GaussianPolicy, RainbowPolicy
-from mcurl_torchrl.replay import FrameReplayBuffer
+from mcurl_torchrl.checks import check_count, check_number
+from mcurl_torchrl.modules import Policy
 from mcurl_torchrl.training.checkpoints import CheckpointNotSaved, Checkpoints
 from mcurl_torchrl.training.clock import Clock
 from mcurl_torchrl.training.curves import plot_learning_curve
@@ -34,190 +34,216 @@ from mcurl_torchrl.training.stopping import StopRequested
 from mcurl_torchrl.training.trackers import Trackers
 from mcurl_torchrl.training.videos import write_video
 
-__all__ = ["TrainingRun"]
+__all__ = ["RunPlan", "TrainingRun"]
 
-_QUIET_SECONDS = 20.0  # an evaluation that takes longer tells how far it is
+_QUIET_SECONDS = 20.0  # a longer evaluation tells how far it is
+_SLOW_HOURS = 6.0
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """How long a run is, and what happens at which agent step.
+
+    Args:
+        name (str): the title of the curve.
+        seed (int): the seeds of the evaluation episodes follow from it.
+        total_agent_steps (int): how long to train.
+        evaluation_interval (int): agent steps between evaluations. There is one before training and one at the end.
+        checkpoint_interval (int): agent steps between checkpoints. There is one at each evaluation, too.
+        action_repeat (int): environment steps per agent step. Defaults to 1.
+        log_interval (int): agent steps between rows of ``metrics.csv``. Defaults to 100.
+        evaluation_episodes (int): episodes of an evaluation. Defaults to 10.
+        final_evaluation_episodes (int, optional): episodes of the last evaluation. Defaults to as many as the others.
+        evaluation_epsilon (float): the probability of a random action in an evaluation. Defaults to 0.
+        keep_last (int): checkpoints to keep, besides the best. Defaults to 2.
+        observation_key (str): the observation that the policy acts on. Defaults to ``"pixels"``.
+        num_frames (int): frames in an observation. Defaults to 1.
+        padding (str): the frames before an episode's first, as in :class:`~mcurl_torchrl.training.FramePolicy`.
+            Defaults to ``"repeat"``.
+        video (bool): whether to film the first episode of each evaluation. Defaults to True.
+        fps (float): the frame rate of the videos. Defaults to 30.
+        reference (mapping of str to tuple): published results to draw beside the curve, as in
+            :func:`~mcurl_torchrl.training.plot_learning_curve`. Defaults to none.
+        baselines (tuple of float, optional): the scores of random play and of a human, for ``result.json``.
+
+    Raises:
+        ValueError: on numbers out of range, and if both baselines are the same.
+    """
+
+    name: str
+    seed: int
+    total_agent_steps: int
+    evaluation_interval: int
+    checkpoint_interval: int
+    action_repeat: int = 1
+    log_interval: int = 100
+    evaluation_episodes: int = 10
+    final_evaluation_episodes: int | None = None
+    evaluation_epsilon: float = 0.0
+    keep_last: int = 2
+    observation_key: str = "pixels"
+    num_frames: int = 1
+    padding: str = "repeat"
+    video: bool = True
+    fps: float = 30.0
+    reference: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    baselines: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        counts = ("total_agent_steps", "evaluation_interval", "checkpoint_interval", "action_repeat", "log_interval")
+        for name in (*counts, "evaluation_episodes", "keep_last", "num_frames"):
+            check_count(name, getattr(self, name))
+        if self.final_evaluation_episodes is not None:
+            check_count("final_evaluation_episodes", self.final_evaluation_episodes)
+        check_number("evaluation_epsilon", self.evaluation_epsilon, least=0, most=1)
+        self.normalized(final_return=0.0, best_return=0.0)  # equal baselines fail now, not after an evaluation
+
+    def normalized(self, *, final_return: float, best_return: float) -> dict[str, float]:
+        """Returns both returns on the human scale, and the scale; nothing without baselines."""
+        if self.baselines is None:
+            return {}
+        random, human = self.baselines
+        return {
+            "random_score": random,
+            "human_score": human,
+            "final_human_normalized": human_normalized_score(final_return, random=random, human=human),
+            "best_human_normalized": human_normalized_score(best_return, random=random, human=human),
+        }
 
 
 class TrainingRun:
-    """Logs, evaluates, saves and resumes, so that a training loop is left with what it trains.
+    """Logs, evaluates, saves and resumes, so that a training loop holds the algorithm alone.
 
-    A loop calls :meth:`track` with everything that has to be saved, :meth:`begin`, then takes its steps from
-    :meth:`agent_steps`, which begin after the last checkpoint where there is one, and end early when somebody asks.
+    A loop calls :meth:`track` with everything that has to be saved, then :meth:`begin`, then takes its steps from
+    :meth:`agent_steps`. These start after the last checkpoint if there is one, and end early after a stop signal. In
+    each step it calls :meth:`record` with its metrics, and :meth:`finish_step` at the end.
 
-    Everything that is logged or saved happens at fixed agent steps, and all randomness is in what is saved: a run that
-    was killed and resumed is the same, bit for bit, as one that was not (on a CPU, with the same number of threads).
+    Everything that is logged or saved happens at fixed agent steps, and all randomness is part of the checkpoint: a run
+    that was killed and resumed equals one that was not, bit for bit (on a CPU, with the same number of threads).
 
-    ``result.json`` has two returns. ``final_return`` is the mean of the last evaluation, over ``final_episodes``
-    episodes: it is the one to report. ``best_return`` is the highest mean of all evaluations, the last included: out of
-    many noisy means it picks a lucky one, the more so the fewer episodes each is over; some published numbers are
-    nearer to it. ``evaluation_episodes`` is how many each evaluation but the last is over. Where :meth:`describe` is
-    given the scores of random play and of a human, ``final_human_normalized`` and ``best_human_normalized`` are the
-    same two on the scale of :func:`~mcurl_torchrl.training.human_normalized_score`, beside ``random_score`` and
-    ``human_score``.
+    ``result.json`` has two returns. ``final_return`` is the mean of the last evaluation: it is the one to report.
+    ``best_return`` is the highest mean of all evaluations: out of many noisy means it picks a lucky one. With
+    ``plan.baselines`` there are also ``final_human_normalized`` and ``best_human_normalized``, the same two on the
+    scale of :func:`~mcurl_torchrl.training.human_normalized_score`.
 
     Args:
         directory (str or Path): the run's folder.
+        plan (RunPlan): how long the run is, and what happens when.
 
     Keyword Args:
-        total_agent_steps (int): how long to train.
-        action_repeat (int): environment steps per agent step. Defaults to 1.
-        device (torch.device): where is trained; for the loop to read.
-        seed (int): the seed that those of the evaluation episodes follow from.
-        name (str): the curve's title and label.
-        log_interval (int): agent steps between rows of ``metrics.csv``. Defaults to 100.
-        evaluation_interval (int): agent steps between evaluations; there is one at the end, too.
-        evaluation_episodes (int): how many episodes each. Defaults to 10.
-        final_evaluation_episodes (int, optional): how many the one at the end has. Defaults to None, as many.
-        evaluation_epsilon (float): the probability of a random action in an evaluation, as in
-            :func:`~mcurl_torchrl.training.evaluate`. Defaults to 0.
-        checkpoint_interval (int): agent steps between checkpoints. There is one at each evaluation, too.
-        keep_last (int): how many checkpoints to keep, besides the best. Defaults to 2.
-        video (bool): whether to film the first episode of each evaluation. Defaults to True.
-        num_frames (int): how many frames an observation stacks. Defaults to 1.
-        fps (float): of the videos. Defaults to 30.
-        resume (bool): whether to go on from the last checkpoint. Defaults to False.
+        device (torch.device, optional): the device to train on; for the loop to read. Defaults to the CPU.
+        resume (bool): whether to continue from the last checkpoint. Defaults to False.
         when_restored (callable, optional): called once that checkpoint is restored.
-        trackers (Trackers, optional): who else wants the numbers.
-        stop (StopRequested, optional): who may ask the run to stop.
+        trackers (Trackers, optional): TensorBoard and other services that get the metrics.
+        stop (StopRequested, optional): the flag that stop signals set.
         progress (bool, optional): as in :class:`~mcurl_torchrl.training.Progress`. Defaults to None.
-        hint_when_slow (str, optional): said when the run would take longer than ``slow_hours``.
-        slow_hours (float): defaults to 6.
+        hint_when_slow (str, optional): printed once if the run would take longer than 6 hours.
     """
 
     def __init__(
         self,
         directory: str | Path,
+        plan: RunPlan,
         *,
-        total_agent_steps: int,
-        evaluation_interval: int,
-        checkpoint_interval: int,
-        seed: int,
-        name: str,
         device: torch.device | None = None,
-        action_repeat: int = 1,
-        log_interval: int = 100,
-        evaluation_episodes: int = 10,
-        final_evaluation_episodes: int | None = None,
-        evaluation_epsilon: float = 0.0,
-        keep_last: int = 2,
-        video: bool = True,
-        num_frames: int = 1,
-        fps: float = 30.0,
         resume: bool = False,
         when_restored: Callable[[], None] | None = None,
         trackers: Trackers | None = None,
         stop: StopRequested | None = None,
         progress: bool | None = None,
         hint_when_slow: str | None = None,
-        slow_hours: float = 6.0,
     ) -> None:
         self.directory = RunDirectory(directory)
-        self.checkpoints = Checkpoints(self.directory.checkpoints, keep_last=keep_last)
-        self.total = check_count("total_agent_steps", total_agent_steps)
-        self.action_repeat = check_count("action_repeat", action_repeat)
+        self.plan = plan
+        self.checkpoints = Checkpoints(self.directory.checkpoints, keep_last=plan.keep_last)
         self.device = torch.device("cpu") if device is None else device
-        self.seed = seed
-        self.name = name
-        self.log_interval = check_count("log_interval", log_interval)
-        self.evaluation_interval = check_count("evaluation_interval", evaluation_interval)
-        self.evaluation_episodes = check_count("evaluation_episodes", evaluation_episodes)
-        self.final_evaluation_episodes = self.evaluation_episodes
-        if final_evaluation_episodes is not None:
-            self.final_evaluation_episodes = check_count("final_evaluation_episodes", final_evaluation_episodes)
-        if not 0 <= evaluation_epsilon <= 1:
-            raise ValueError(f"evaluation_epsilon={evaluation_epsilon}; it must be between 0 and 1")
-        self.evaluation_epsilon = evaluation_epsilon
-        self.checkpoint_interval = check_count("checkpoint_interval", checkpoint_interval)
-        self.video = video
-        self.num_frames = num_frames
-        self.fps = fps
-        self.reference: dict[str, tuple[int, float]] = {}
-        self.baselines: tuple[float, float] | None = None
-        self.info: dict[str, Any] = {}
         self.resume = resume
         self.when_restored = when_restored
         self.trackers = Trackers([]) if trackers is None else trackers
         self.stop = StopRequested() if stop is None else stop
         self.hint_when_slow = hint_when_slow
-        self.slow_hours = slow_hours
-        self._show_progress = progress
-        self._components: dict[str, Any] = {}
-        self._replay: FrameReplayBuffer | None = None
-        self._clock = Clock()
-        self._latest = _Latest()
-        self._shown: dict[str, float] = {}
-        self._last_saved: Path | None = None
         self.progress: Progress | None = None
         self.completed = 0
         self.finished = False
+        self._show_progress = progress
+        self._components: dict[str, Any] | None = None
+        self._replay: Any = None
+        self._info: dict[str, Any] = {}
+        self._clock = Clock()
+        self._latest = _Latest()
+        self._learning = False
+        self._shown: dict[str, float] = {}
+        self._bar_metrics: tuple[str, ...] = ()
+        self._last_saved: Path | None = None
+
+    @property
+    def total(self) -> int:
+        """The agent steps of the whole run."""
+        return self.plan.total_agent_steps
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
-    def track(self, *, replay: FrameReplayBuffer, **components: Any) -> None:
-        """Says what a checkpoint has to hold; None is left out. Global random states are, always."""
-        self._replay = replay
-        present = {name: part for name, part in components.items() if part is not None}
-        self._components = {**present, "random": GlobalRNGState(), "clock": self._clock, "latest": self._latest}
-
-    def describe(
-        self,
-        policy: GaussianPolicy | RainbowPolicy,
-        *,
-        num_frames: int,
-        padding: str = "repeat",
-        reference: Mapping[str, tuple[int, float]] | None = None,
-        baselines: tuple[float, float] | None = None,
-    ) -> None:
-        """Says what :func:`~mcurl_torchrl.load_policy` has to build, and what to compare the returns with.
+    def track(self, policy: Policy, *, replay: Any = None, shown: Sequence[str] = (), **components: Any) -> None:
+        """Names everything that a checkpoint has to hold. Global random states are always part of it.
 
         Args:
-            policy (GaussianPolicy or RainbowPolicy): what is trained to act.
+            policy (Policy): the part that :func:`~mcurl_torchrl.load_policy` loads.
 
         Keyword Args:
-            num_frames (int): how many frames a stack has.
-            padding (str): as in :class:`~mcurl_torchrl.training.FramePolicy`. Defaults to ``"repeat"``.
-            reference (mapping of str to tuple, optional): what to draw beside the curve, as in
-                :func:`~mcurl_torchrl.training.plot_learning_curve`.
-            baselines (tuple of float, optional): the scores of random play and of a human, for ``result.json``.
-
-        Raises:
-            ValueError: if both baselines are the same.
+            replay (FrameReplayBuffer, optional): saved once for all checkpoints. Defaults to None: no replay.
+            shown (sequence of str): the metrics that the progress bar shows. Defaults to none.
+            **components: everything else with ``state_dict()`` and ``load_state_dict()``; None is left out.
         """
-        self.info["policy"] = describe_policy(policy, num_frames=num_frames, padding=padding)
-        self._components["policy"] = policy
-        self.reference = dict(reference or {})
-        self.baselines = baselines
-        self._normalized(final_return=0.0, best_return=0.0)  # now, not after the first evaluation
+        present = {name: part for name, part in components.items() if part is not None}
+        own = {"policy": policy, "random": GlobalRNGState(), "clock": self._clock, "latest": self._latest}
+        self._components, self._replay, self._bar_metrics = {**present, **own}, replay, tuple(shown)
+        self._info["policy"] = describe_policy(policy, num_frames=self.plan.num_frames, padding=self.plan.padding)
 
-    def begin(self) -> int:
-        """Restores the last checkpoint if the run is resumed; returns the agent steps that are done."""
+    def begin(self, act: Callable[[Tensor], Tensor], envs: EnvBase | Sequence[EnvBase]) -> None:
+        """Restores the last checkpoint of a resumed run, or evaluates before the first step.
+
+        Args:
+            act (callable): observations to actions, as in :meth:`finish_step`.
+            envs (EnvBase or sequence of EnvBase): the environments of evaluations, as in :meth:`finish_step`.
+        """
+        if self._components is None:
+            raise RuntimeError("begin() before track(): a checkpoint would be empty; call track() first")
         self.completed = self._restore() if self.resume else 0
         self.progress = Progress(self.total, initial=self.completed, enabled=self._show_progress)
         self._clock.start()
-        return self.completed
+        if self.completed == 0:
+            self.evaluate(0, act, envs)
 
-    def agent_steps(self) -> Iterator[int]:
-        """Yields the numbers of the agent steps to take, the first of all being 1; call :meth:`begin` before.
+    def agent_steps(self, stride: int = 1) -> Iterator[int]:
+        """Yields the numbers of agent steps, the first of all being ``stride``; call :meth:`begin` before.
 
-        Saves a last checkpoint when it is asked to stop.
+        Saves a last checkpoint after a stop signal.
+
+        Args:
+            stride (int): how many agent steps the loop takes at a time, with batched environments for example.
         """
-        assert self.progress is not None
+        progress = self._begun()
         try:
-            for step in range(self.completed + 1, self.total + 1):
+            for step in range(self.completed + stride, self.total + stride, stride):
                 if self.stop.requested:
-                    self.progress.note(f"{self.stop.signal_name}: saving at agent step {self.completed:,}")
+                    progress.note(f"{self.stop.signal_name}: saving at agent step {self.completed:,}")
                     self.save(self.completed)
                     return
-                yield step
-                self.completed = step
-                self.progress.update(step, **self._shown)
-                self._warn_when_slow(step)
+                yield min(step, self.total)
+                self.completed = min(step, self.total)
+                progress.update(self.completed, **self._shown)
+                self._warn_when_slow()
             self.finished = True
         finally:
-            self.progress.close()
+            progress.close()
+
+    def _begun(self) -> Progress:
+        if self.progress is None:
+            raise RuntimeError("call begin() first")
+        return self.progress
 
     def _restore(self) -> int:
+        assert self._components is not None
         with keeping_options(self._components.values()):
             restored = self.checkpoints.restore(components=self._components, replay=self._replay)
         self._last_saved = restored.path
@@ -227,19 +253,15 @@ class TrainingRun:
         self.directory.record_resume(restored.step, device=self.device)
         return restored.step
 
-    def _warn_when_slow(self, step: int) -> None:
+    def _warn_when_slow(self) -> None:
         if self.hint_when_slow is None or self._clock.count("update") < 10:
             return
         # Each part's own mean: there were steps without an update before.
-        hours = sum(self._clock.mean(part) for part in ("env", "sample", "update")) * (self.total - step) / 3600
-        if hours > self.slow_hours and self.progress is not None:
-            self.progress.note(f"at this speed the run takes about {hours:,.0f} more hours: {self.hint_when_slow}")
+        seconds = sum(self._clock.mean(part) for part in ("env", "sample", "update"))
+        hours = seconds * (self.total - self.completed) / 3600
+        if hours > _SLOW_HOURS:
+            self._begun().note(f"at this speed the run takes about {hours:,.0f} more hours: {self.hint_when_slow}")
         self.hint_when_slow = None
-
-    def learning_begins(self) -> None:
-        """Says that the steps from here on are the slow ones: speed and time left are measured anew."""
-        if self.progress is not None:
-            self.progress.restart()
 
     def timed(self, part: str) -> contextlib.AbstractContextManager[None]:
         """Adds the time inside to a part of the loop, for ``metrics.csv``."""
@@ -249,104 +271,109 @@ class TrainingRun:
 
     def log_due(self, step: int) -> bool:
         """Tells whether ``metrics.csv`` gets a row at this step."""
-        return step % self.log_interval == 0
-
-    def note(self, metrics: Mapping[str, Tensor | float]) -> None:
-        """Takes over numbers; the next row of ``metrics.csv`` has the last of each. Waits for no device."""
-        self._latest.values.update(metrics)
-
-    def log(self, step: int) -> None:
-        """Adds a row to ``metrics.csv`` and hands it to the trackers. If there is no room, says so and goes on."""
-        numbers = self._latest.state_dict()
-        timings = self._clock.take(steps=self.log_interval)
-        with self._or_warn(f"no row of agent step {step} in {self.directory.metrics.path}"):
-            self.directory.metrics.append({"step": step, "env_steps": step * self.action_repeat, **numbers, **timings})
-        self.trackers.log(step * self.action_repeat, {f"train/{key}": value for key, value in numbers.items()})
-        self.show(**{key: numbers[key] for key in ("contrastive_accuracy",) if key in numbers})
-
-    def show(self, **numbers: float) -> None:
-        """Shows numbers on the progress bar from now on."""
-        self._shown.update(numbers)
-
-    def check_finite(self, step: int, losses: Mapping[str, Tensor]) -> None:
-        """Stops the run if a loss is NaN or infinite; the last good checkpoint is named, and not replaced."""
-        named = {name: value for name, value in losses.items() if name.startswith("loss_")}
-        if named:
-            check_finite(step, last_good=self._last_saved, **named)
+        return self._reaches(step, self.plan.log_interval)
 
     def evaluation_due(self, step: int) -> bool:
-        """Tells whether to evaluate at this step."""
-        return step % self.evaluation_interval == 0 or step == self.total
+        """Tells whether there is an evaluation at this step."""
+        return self._reaches(step, self.plan.evaluation_interval) or step == self.total
 
-    def evaluate(
-        self,
-        step: int,
-        act: Callable[[Tensor], Tensor],
-        envs: EnvBase | Sequence[EnvBase],
-        *,
-        pixels_key: str = "pixels",
-    ) -> None:
-        """Evaluates, adds to ``eval.csv``, draws the curve, films the first episode, and saves.
+    def _reaches(self, step: int, interval: int) -> bool:
+        """Tells whether a multiple of the interval lies between the last completed step and this one."""
+        return step // interval > self.completed // interval
+
+    def record(self, step: int, metrics: Mapping[str, Tensor | float], **more: float | None) -> None:
+        """Takes over metrics; the next row of ``metrics.csv`` has the last value of each.
+
+        Raises:
+            NonFiniteLoss: if a loss is NaN or infinite. It names the last good checkpoint.
+        """
+        losses = {name: value for name, value in metrics.items() if name.startswith("loss_")}
+        if losses:
+            check_finite(step, last_good=self._last_saved, **losses)
+            if not self._learning:  # the steps with updates are the slow ones: measure the speed from here on
+                self._begun().restart()
+            self._learning = True
+        self._latest.values.update(metrics)
+        self._latest.values.update({name: value for name, value in more.items() if value is not None})
+
+    def finish_step(self, step: int, act: Callable[[Tensor], Tensor], envs: EnvBase | Sequence[EnvBase]) -> None:
+        """Logs, evaluates and saves, each if it is due at this step.
 
         Args:
             step (int): the agent steps done so far.
-            act (callable): observations ``[n, ...]`` to actions ``[n, ...]``, as in
-                :func:`~mcurl_torchrl.training.evaluate`.
-            envs (EnvBase or sequence of EnvBase): in which, one episode at a time in each.
-
-        Keyword Args:
-            pixels_key (str): the observation. Defaults to ``"pixels"``.
+            act (callable): observations ``[n, ...]`` to actions ``[n, ...]``, for evaluations.
+            envs (EnvBase or sequence of EnvBase): the environments of evaluations, one episode at a time in each.
 
         Raises:
-            EnvironmentFailed: if the environment does; the agent step that it follows counts as completed.
+            EnvironmentFailed: if an environment fails in an evaluation. The step counts as completed.
         """
-        assert self.progress is not None, "begin() comes first"
-        record = self.video and pixels_key == "pixels"
-        episodes = self.final_evaluation_episodes if step == self.total else self.evaluation_episodes
+        if self.log_due(step):
+            self._log(step)
+        if self.evaluation_due(step):
+            self.evaluate(step, act, envs)
+        elif self._reaches(step, self.plan.checkpoint_interval):
+            self.save(step)
+
+    def _log(self, step: int) -> None:
+        """Adds a row to ``metrics.csv`` and hands it to the trackers. If the disk is full, says so and goes on."""
+        numbers = self._latest.state_dict()
+        timings = self._clock.take(steps=self.plan.log_interval)
+        env_steps = step * self.plan.action_repeat
+        with self._or_warn(f"no row of agent step {step} in {self.directory.metrics.path}"):
+            self.directory.metrics.append({"step": step, "env_steps": env_steps, **numbers, **timings})
+        self.trackers.log(env_steps, {f"train/{key}": value for key, value in numbers.items()})
+        self._shown.update({name: numbers[name] for name in self._bar_metrics if name in numbers})
+
+    # -- evaluation ----------------------------------------------------------------------------------------------------
+
+    def evaluate(self, step: int, act: Callable[[Tensor], Tensor], envs: EnvBase | Sequence[EnvBase]) -> None:
+        """Evaluates, adds to ``eval.csv``, draws the curve, films the first episode, and saves."""
+        plan, progress = self.plan, self._begun()
+        final = plan.final_evaluation_episodes if step == self.total else None
+        episodes = plan.evaluation_episodes if final is None else final
         if step == 0:
-            self.progress.note(f"evaluating {episodes} episodes before training")
+            progress.note(f"evaluating {episodes} episodes before training")
         try:
             with self.timed("evaluation"):
                 evaluation = evaluate(
                     act,
                     envs,
                     episodes=episodes,
-                    seed=derive_seed(self.seed, "evaluation", step),
-                    num_frames=self.num_frames,
-                    record=record,
-                    pixels_key=pixels_key,
-                    epsilon=self.evaluation_epsilon,
-                    on_episode=self._tell_how_far(episodes),
+                    seed=derive_seed(plan.seed, "evaluation", step),
+                    num_frames=plan.num_frames,
+                    record=plan.video and plan.observation_key == "pixels",
+                    pixels_key=plan.observation_key,
+                    epsilon=plan.evaluation_epsilon,
+                    on_episode=self._report_quarters(episodes),
                 )
         except EnvironmentFailed as error:
             self.completed = step
             raise EnvironmentFailed(f"in the evaluation after agent step {step}, {error}") from error
-        self._record(step, evaluation)
-        self.progress.restart()
+        self._record_evaluation(step, evaluation)
+        progress.restart()
         self.save(step, score=evaluation.mean)
 
-    def _tell_how_far(self, episodes: int) -> Callable[[int, float], None]:
-        """Returns what says after each quarter of a long evaluation that it goes on."""
+    def _report_quarters(self, episodes: int) -> Callable[[int, float], None]:
+        """Returns a callback that prints a line after each quarter of a long evaluation."""
         begin, quarter = time.monotonic(), math.ceil(episodes / 4)
 
         def on_episode(count: int, _: float) -> None:
             seconds = time.monotonic() - begin
-            if count % quarter == 0 and count < episodes and seconds >= _QUIET_SECONDS and self.progress is not None:
-                self.progress.note(f"evaluating: {count} of {episodes} episodes after {seconds:.0f} s")
+            if count % quarter == 0 and count < episodes and seconds >= _QUIET_SECONDS:
+                self._begun().note(f"evaluating: {count} of {episodes} episodes after {seconds:.0f} s")
 
         return on_episode
 
-    def _record(self, step: int, evaluation: Evaluation) -> None:
-        env_steps = step * self.action_repeat
+    def _record_evaluation(self, step: int, evaluation: Evaluation) -> None:
+        env_steps = step * self.plan.action_repeat
         self.directory.eval.truncate_after("step", step - 1)  # a step has one evaluation, also after a resume
         for number, (total, length) in enumerate(zip(evaluation.returns, evaluation.lengths, strict=True)):
             self.directory.eval.append(
                 {"step": step, "env_steps": env_steps, "episode": number, "return": total, "length": length}
             )
         self.trackers.log(env_steps, {"evaluation/return": evaluation.mean})
-        self.show(eval_return=evaluation.mean)
-        assert self.progress is not None
-        self.progress.note(
+        self._shown["eval_return"] = evaluation.mean
+        self._begun().note(
             f"{env_steps:,} env steps: return {evaluation.mean:.1f} (lowest {min(evaluation.returns):.1f}, highest "
             f"{max(evaluation.returns):.1f}, {len(evaluation.returns)} episodes in "
             f"{self._clock.last('evaluation'):.0f} s)"
@@ -359,58 +386,46 @@ class TrainingRun:
         if evaluation.frames:
             path = self.directory.videos / f"env_steps_{env_steps}.mp4"
             with self._or_warn(f"no video {path}"):
-                write_video(path, evaluation.frames, fps=self.fps)
+                write_video(path, evaluation.frames, fps=self.plan.fps)
                 self.trackers.log_video("evaluation", path, env_steps)
 
     def _draw(self, points: list[tuple[int, list[float]]]) -> None:
-        plot_learning_curve({self.name: points}, self.directory.curve, title=self.name, reference=self.reference)
+        name, reference = self.plan.name, self.plan.reference
+        plot_learning_curve({name: points}, self.directory.curve, title=name, reference=reference)
 
     def _write_result(self, points: list[tuple[int, list[float]]]) -> None:
         means = [(env_steps, sum(returns) / len(returns)) for env_steps, returns in points]
-        best = max(means, key=lambda point: (point[1], point[0]))  # the later of equals, as checkpoints have it
+        best = max(means, key=lambda point: (point[1], point[0]))  # the later of equals, like the best checkpoint
         self.directory.write_result(
             {
-                "name": self.name,
-                "finished": means[-1][0] >= self.total * self.action_repeat,
+                "name": self.plan.name,
+                "finished": means[-1][0] >= self.total * self.plan.action_repeat,
                 "env_steps": means[-1][0],
                 "final_return": means[-1][1],
                 "best_return": best[1],
                 "best_env_steps": best[0],
                 "final_episodes": len(points[-1][1]),
-                "evaluation_episodes": self.evaluation_episodes,
-                **self._normalized(final_return=means[-1][1], best_return=best[1]),
+                "evaluation_episodes": self.plan.evaluation_episodes,
+                **self.plan.normalized(final_return=means[-1][1], best_return=best[1]),
                 "seconds": self._clock.seconds,
                 "seconds_evaluation": self._clock.total("evaluation"),
             }
         )
 
-    def _normalized(self, *, final_return: float, best_return: float) -> dict[str, float]:
-        """Returns both returns on the human scale, and the scale; nothing without baselines."""
-        if self.baselines is None:
-            return {}
-        random, human = self.baselines
-        return {
-            "random_score": random,
-            "human_score": human,
-            "final_human_normalized": human_normalized_score(final_return, random=random, human=human),
-            "best_human_normalized": human_normalized_score(best_return, random=random, human=human),
-        }
-
-    def checkpoint_due(self, step: int) -> bool:
-        """Tells whether to save at this step; :meth:`evaluate` saves by itself."""
-        return step % self.checkpoint_interval == 0 and not self.evaluation_due(step)
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def save(self, step: int, *, score: float | None = None) -> None:
-        """Saves a checkpoint. If there is no room, says so and goes on: the one before stays.
+        """Saves a checkpoint. If the disk is full, says so and goes on: the one before stays.
 
         Raises:
             FloatingPointError: if a parameter is NaN or infinite; nothing is saved.
         """
+        assert self._components is not None
         self._check_parameters(step)
         self._clock.pause()
         try:
             self._last_saved = self.checkpoints.save(
-                step, components=self._components, replay=self._replay, score=score, info=self.info
+                step, components=self._components, replay=self._replay, score=score, info=self._info
             )
         except CheckpointNotSaved as error:
             self._warn(f"NO CHECKPOINT at agent step {step}: {error}; the last is {self._last_saved}")
@@ -418,20 +433,20 @@ class TrainingRun:
             self._clock.start()
 
     def _check_parameters(self, step: int) -> None:
-        """Refuses to save what no run could go on from: a loss may be finite where the step that follows it is not."""
-        for name, part in self._components.items():
+        """Refuses to save networks that no run could go on from: a step may be infinite after a finite loss."""
+        for name, part in (self._components or {}).items():
             if isinstance(part, nn.Module) and not all(value.isfinite().all() for value in part.parameters()):
                 raise FloatingPointError(
                     f"non-finite parameters of {name} at step {step}; the last good checkpoint is {self._last_saved}"
                 )
 
     @contextlib.contextmanager
-    def _or_warn(self, what_is_missing: str) -> Iterator[None]:
-        """Goes on without what cannot be written: hours of training are worth more than a picture."""
+    def _or_warn(self, missing: str) -> Iterator[None]:
+        """Goes on without a file that cannot be written: hours of training are worth more than a picture."""
         try:
             yield
         except OSError as error:
-            self._warn(f"{what_is_missing}: {error}")
+            self._warn(f"{missing}: {error}")
 
     def _warn(self, message: str) -> None:
         warnings.warn(message, stacklevel=3)
@@ -440,7 +455,7 @@ class TrainingRun:
 
 
 class _Latest:
-    """The last of each number that was noted; not all are there at every step."""
+    """The last value of each metric; an update may lack some of them."""
 
     def __init__(self) -> None:
         self.values: dict[str, Tensor | float] = {}

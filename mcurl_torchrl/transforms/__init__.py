@@ -4,8 +4,12 @@ from mcurl_torchrl.transforms.cropping import center_crop, crop, shift
 from mcurl_torchrl.transforms.crops import CenterCrop, RandomCrop, RandomShift
 from mcurl_torchrl.transforms.mask_observations import MaskObservations
 from mcurl_torchrl.transforms.stack_frames import StackFrames
+from mcurl_torchrl.transforms.views import KEY_VIEW, QUERY_VIEW, AugmentedViews
 
 __all__ = [
+    "KEY_VIEW",
+    "QUERY_VIEW",
+    "AugmentedViews",
     "CenterCrop",
     "MaskObservations",
     "RandomCrop",

@@ -1,0 +1,84 @@
+"""Agent: the small protocol through which training tools know an RL algorithm."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from mcurl_torchrl.modules import Policy
+from mcurl_torchrl.objectives import AuxiliaryTask
+
+__all__ = ["Agent"]
+
+
+class Agent(ABC):
+    """An RL algorithm with an auxiliary task: it acts, and it learns from batches.
+
+    A training loop calls, for each agent step, :meth:`begin_step`, :meth:`explore`, :meth:`update` as often as
+    :meth:`updates_due` says, and :meth:`end_step`. A new agent subclasses this class and touches nothing else.
+
+    Attributes:
+        policy (Policy): the part that is left when training is over.
+        task (AuxiliaryTask): the auxiliary task.
+        first_update_step (int): the agent step of the first update.
+    """
+
+    policy: Policy
+    task: AuxiliaryTask
+    first_update_step: int
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the networks."""
+        return next(self.policy.parameters()).device
+
+    @abstractmethod
+    def begin_step(self, step: int) -> None:
+        """Prepares acting and learning in an agent step: exploration, noise, schedules by the step."""
+
+    @abstractmethod
+    def explore(self, observation: Tensor) -> Tensor:
+        """Returns the action for one observation in training, on the CPU."""
+
+    @abstractmethod
+    def exploit(self, observations: Tensor) -> Tensor:
+        """Returns the actions ``[n, ...]`` for observations ``[n, ...]`` in evaluation, on the CPU."""
+
+    @abstractmethod
+    def updates_due(self, step: int) -> int:
+        """Returns how many updates an agent step has."""
+
+    @abstractmethod
+    def update(self, batch: TensorDictBase, views: TensorDictBase, *, measure: bool = False) -> dict[str, Tensor]:
+        """Takes one update of the RL algorithm and of the auxiliary task.
+
+        Args:
+            batch (TensorDictBase): the batch for RL.
+            views (TensorDictBase): the data of the auxiliary task, from ``task.sample(batch)``.
+
+        Keyword Args:
+            measure (bool): whether to return gradient norms and statistics of the latents, too. Defaults to False.
+
+        Returns:
+            Losses and metrics, without gradients. Only losses have names that start with ``loss_``.
+        """
+
+    def end_step(self, step: int) -> dict[str, float]:
+        """Does the work that follows the updates of an agent step; returns numbers of the step to log."""
+        return {}
+
+    @abstractmethod
+    def components(self) -> dict[str, Any]:
+        """Returns every part with a state that a resumed run needs, by name, apart from the policy."""
+
+
+def named_parts(optimizers: dict[str, Optimizer], schedules: dict[str, LRScheduler]) -> dict[str, Any]:
+    """Returns optimizers and schedules under names that tell them apart."""
+    named: dict[str, Any] = {f"{name}_optimizer": part for name, part in optimizers.items()}
+    return named | {f"{name}_schedule": part for name, part in schedules.items()}

@@ -1,0 +1,184 @@
+"""RainbowAgent: data-efficient Rainbow with an auxiliary task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torch.optim import Adam
+from torch.optim.lr_scheduler import LRScheduler
+
+from mcurl_torchrl.agents.agent import Agent, named_parts
+from mcurl_torchrl.checks import check_count, check_number
+from mcurl_torchrl.modules import RainbowPolicy
+from mcurl_torchrl.objectives import AuxiliaryTask, CategoricalDQNLoss, ExpectedDQNLoss, NoTask, linear_schedule
+from mcurl_torchrl.replay import PrioritizedTransitionSampler
+from mcurl_torchrl.training.diagnostics import effective_rank, gradient_norm, latent_spread
+from mcurl_torchrl.training.optimizing import optimize
+
+__all__ = ["RainbowAgent"]
+
+
+class RainbowAgent(Agent):
+    """Rainbow (https://arxiv.org/abs/1710.02298) with an auxiliary task: one loss, one Adam for all.
+
+    The noise of the online network is drawn once per agent step, and serves acting and learning; that of the target
+    network is drawn at each update. The target network is copied at exactly the steps that the interval divides.
+
+    Args:
+        policy (RainbowPolicy): the network.
+        value (CategoricalDQNLoss or ExpectedDQNLoss): the loss of ``policy.network``.
+        task (AuxiliaryTask, optional): the auxiliary task on ``policy.network.encoder``. Defaults to None: no task.
+
+    Keyword Args:
+        sampler (PrioritizedTransitionSampler): the replay buffer's; its ``beta`` follows the schedule.
+        random_action (callable): returns an action at random, such as ``env.action_spec.rand``.
+        total_agent_steps (int): how long training takes: the end of the schedule of ``beta``.
+        first_update_agent_steps (int): the step of the first update. Defaults to 1600.
+        updates_per_agent_step (int): Defaults to 1.
+        target_interval_agent_steps (int): steps between copies to the target network. Defaults to 2000.
+        priority_correction_begin, priority_correction_end (float): ``beta``, the exponent of the importance weights, at
+            the first update and at the end. Default to 0.4 and 1.
+        epsilon_begin, epsilon_end (float): the probability of a random action before the first update, and after the
+            decay. Default to 0.
+        epsilon_decay_agent_steps (int): how long the decay takes, from the first update on. Defaults to 1.
+        lr, adam_eps (float): of Adam. Default to 1e-4 and 1.5e-4.
+        max_gradient_norm (float, optional): larger gradients are scaled down to it. Defaults to 10; None: no clipping.
+
+    Raises:
+        ValueError: on numbers out of range, and if nothing would ever explore.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl import CategoricalDQNLoss, PrioritizedTransitionSampler
+        >>> from mcurl_torchrl.agents import RainbowAgent
+        >>> from mcurl_torchrl.modules import RainbowPolicy
+        >>> policy = RainbowPolicy([4, 84, 84], 6)
+        >>> agent = RainbowAgent(
+        ...     policy,
+        ...     CategoricalDQNLoss(policy.network),
+        ...     sampler=PrioritizedTransitionSampler(),
+        ...     random_action=lambda: torch.randint(6, ()),
+        ...     total_agent_steps=100_000,
+        ... )
+        >>> agent.begin_step(1)
+        >>> agent.explore(torch.zeros(4, 84, 84, dtype=torch.uint8)).shape
+        torch.Size([])
+    """
+
+    policy: RainbowPolicy
+
+    def __init__(
+        self,
+        policy: RainbowPolicy,
+        value: CategoricalDQNLoss | ExpectedDQNLoss,
+        task: AuxiliaryTask | None = None,
+        *,
+        sampler: PrioritizedTransitionSampler,
+        random_action: Callable[[], Tensor],
+        total_agent_steps: int,
+        first_update_agent_steps: int = 1600,
+        updates_per_agent_step: int = 1,
+        target_interval_agent_steps: int = 2000,
+        priority_correction_begin: float = 0.4,
+        priority_correction_end: float = 1.0,
+        epsilon_begin: float = 0.0,
+        epsilon_end: float = 0.0,
+        epsilon_decay_agent_steps: int = 1,
+        lr: float = 1e-4,
+        adam_eps: float = 1.5e-4,
+        max_gradient_norm: float | None = 10.0,
+    ) -> None:
+        for name, rate in (("lr", lr), ("adam_eps", adam_eps)):
+            check_number(name, rate, above=0)
+        if max_gradient_norm is not None:
+            check_number("max_gradient_norm", max_gradient_norm, above=0)
+        for name, share in (
+            ("priority_correction_begin", priority_correction_begin),
+            ("priority_correction_end", priority_correction_end),
+            ("epsilon_begin", epsilon_begin),
+            ("epsilon_end", epsilon_end),
+        ):
+            check_number(name, share, least=0, most=1)
+        if not policy.settings["noisy"] and epsilon_end == 0:
+            raise ValueError("epsilon_end=0 with noisy=false would never explore; set it to 0.01, say")
+        self.policy = policy
+        self.value = value
+        self.task = NoTask(policy.network.encoder) if task is None else task
+        self.sampler = sampler
+        self.random_action = random_action
+        self.first_update_step = first = check_count("first_update_agent_steps", first_update_agent_steps)
+        self.updates_per_agent_step = check_count("updates_per_agent_step", updates_per_agent_step)
+        self.target_interval = check_count("target_interval_agent_steps", target_interval_agent_steps)
+        self.max_gradient_norm = max_gradient_norm
+        self.epsilon = epsilon_begin
+        self._beta_of = linear_schedule(
+            (first, priority_correction_begin), (max(first, total_agent_steps), priority_correction_end)
+        )
+        self._epsilon_of = linear_schedule(
+            (first, epsilon_begin),
+            (first + check_count("epsilon_decay_agent_steps", epsilon_decay_agent_steps), epsilon_end),
+        )
+        groups: list[dict[str, Any]] = [{"params": list(policy.parameters())}, *self.task.param_groups(lr)]
+        self.optimizer = Adam(groups, lr=lr, eps=adam_eps, fused=True)
+        self.schedule: LRScheduler | None = self.task.make_schedule(self.optimizer)
+
+    # -- acting --------------------------------------------------------------------------------------------------------
+
+    def begin_step(self, step: int) -> None:
+        """Draws the online noise of the step, and sets epsilon and beta."""
+        self.policy.reset_noise()  # to act and to learn with
+        self.epsilon = self._epsilon_of(step)
+        self.sampler.beta = self._beta_of(step)
+
+    @torch.inference_mode()
+    def explore(self, observation: Tensor) -> Tensor:
+        """Returns the best action under the noise of the step, or a random one with probability epsilon."""
+        if self.epsilon > 0 and torch.rand(()) < self.epsilon:
+            return self.random_action()
+        return self.policy(observation.to(self.device)).cpu()
+
+    @torch.inference_mode()
+    def exploit(self, observations: Tensor) -> Tensor:
+        """Returns the best actions without noise."""
+        return self.policy.act_without_noise(observations.to(self.device)).cpu()
+
+    # -- learning ------------------------------------------------------------------------------------------------------
+
+    def updates_due(self, step: int) -> int:
+        """Returns 0 before the first update, then ``updates_per_agent_step``."""
+        return 0 if step < self.first_update_step else self.updates_per_agent_step
+
+    def update(self, batch: TensorDictBase, views: TensorDictBase, *, measure: bool = False) -> dict[str, Tensor]:
+        """Takes one update: one loss for Rainbow and the auxiliary task, one step of one Adam."""
+        self.value.reset_target_noise()
+        metrics = dict(self.value(batch).items()) | {"td_error": batch["td_error"].mean()}
+        metrics |= dict(self.task(views).items())
+        loss = metrics["loss_value"] + metrics["loss_auxiliary"]
+        norm = optimize(loss, self.optimizer, max_norm=self.max_gradient_norm or math.inf)
+        if self.schedule is not None:
+            self.schedule.step()
+        self.task.update_targets()
+        if measure:
+            assert norm is not None
+            metrics["gradient_norm"] = norm  # of all parameters, before clipping
+            metrics["gradient_norm_encoder_clipped"] = gradient_norm(self.policy.network.encoder.parameters())
+            with torch.no_grad():
+                latents = self.policy.network.encoder.features(batch["pixels"])
+            metrics |= {"latent_spread": latent_spread(latents), "latent_rank": effective_rank(latents)}
+        return {name: number.detach() for name, number in metrics.items()}
+
+    def end_step(self, step: int) -> dict[str, float]:
+        """Copies the online network to the target network where the interval divides the step."""
+        if step % self.target_interval == 0:
+            self.value.copy_to_target()
+        return {"priority_correction": self.sampler.beta, "epsilon": self.epsilon}
+
+    def components(self) -> dict[str, Any]:
+        """Returns the loss with its target network, the task, the optimizer and the schedule."""
+        schedules = {} if self.schedule is None else {"adam": self.schedule}
+        return {"value": self.value, "task": self.task, **named_parts({"adam": self.optimizer}, schedules)}

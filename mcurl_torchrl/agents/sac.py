@@ -1,0 +1,197 @@
+"""SACAgent: SAC from pixels with an auxiliary task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torch.optim import Adam, Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from mcurl_torchrl.agents.agent import Agent, named_parts
+from mcurl_torchrl.checks import check_choice, check_count, check_number
+from mcurl_torchrl.objectives import AuxiliaryTask, LatentSAC, NoTask, inverse_sqrt_warmup
+from mcurl_torchrl.training.diagnostics import effective_rank, gradient_norm, latent_spread
+from mcurl_torchrl.training.optimizing import optimize
+
+__all__ = ["SACAgent"]
+
+UPDATES = ("critic", "actor", "targets", "auxiliary")
+
+
+class SACAgent(Agent):
+    """SAC from pixels with an auxiliary task on the shared encoder, as CURL and M-CURL train it.
+
+    Each part has an Adam of its own. So ``task.coeff`` scales a loss whose scale Adam removes: in effect it switches
+    the task on or off.
+
+    Args:
+        losses (LatentSAC): the networks and the losses.
+        task (AuxiliaryTask, optional): the auxiliary task on ``losses.encoder``. Defaults to None: no task.
+
+    Keyword Args:
+        random_action (callable): returns an action at random, such as ``env.action_spec.rand``.
+        random_agent_steps (int): how many steps act at random, before the first update. Defaults to 1000.
+        updates_per_agent_step (int): Defaults to 1.
+        actor_interval_updates, target_interval_updates (int): the actor, and the targets, move in every so many
+            updates. Default to 2.
+        update_order (sequence of str): the order of ``"critic"``, ``"actor"``, ``"targets"`` and ``"auxiliary"`` in an
+            update. Defaults to this order, as in the released code.
+        lr (float), betas (tuple of float): of critic, actor and auxiliary task. Default to 1e-3 and (0.9, 0.999).
+        alpha_lr (float), alpha_betas (tuple of float): of the entropy coefficient. Default to 1e-4 and (0.5, 0.999).
+        auxiliary_encoder_lr_scale (float): the learning rate of the auxiliary task's Adam on the encoder, in units of
+            ``lr``. Defaults to 2.
+        auxiliary_encoder_decays (bool): whether this rate falls after the warm-up of a task that has one. Defaults to
+            True.
+
+    Raises:
+        ValueError: on numbers out of range and on another order.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl import LatentSAC
+        >>> from mcurl_torchrl.agents import SACAgent
+        >>> from mcurl_torchrl.modules import GaussianPolicy
+        >>> losses = LatentSAC(GaussianPolicy([9, 32, 32], 2, hidden_dim=64), hidden_dim=64)
+        >>> agent = SACAgent(losses, random_action=lambda: torch.rand(2) * 2 - 1, random_agent_steps=100)
+        >>> agent.begin_step(1)
+        >>> agent.explore(torch.zeros(9, 32, 32, dtype=torch.uint8)).shape
+        torch.Size([2])
+        >>> agent.updates_due(100), agent.updates_due(101)
+        (0, 1)
+    """
+
+    def __init__(
+        self,
+        losses: LatentSAC,
+        task: AuxiliaryTask | None = None,
+        *,
+        random_action: Callable[[], Tensor],
+        random_agent_steps: int = 1000,
+        updates_per_agent_step: int = 1,
+        actor_interval_updates: int = 2,
+        target_interval_updates: int = 2,
+        update_order: Sequence[str] = UPDATES,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        alpha_lr: float = 1e-4,
+        alpha_betas: tuple[float, float] = (0.5, 0.999),
+        auxiliary_encoder_lr_scale: float = 2.0,
+        auxiliary_encoder_decays: bool = True,
+    ) -> None:
+        for part in update_order:
+            check_choice("update_order", part, UPDATES)
+        if sorted(update_order) != sorted(UPDATES):
+            raise ValueError(f"update_order={list(update_order)}; each of {list(UPDATES)} must be there once")
+        self.policy = losses.policy
+        self.losses = losses
+        self.task = NoTask(losses.encoder) if task is None else task
+        self.random_action = random_action
+        self.random_agent_steps = check_count("random_agent_steps", random_agent_steps)
+        self.updates_per_agent_step = check_count("updates_per_agent_step", updates_per_agent_step)
+        self.actor_interval = check_count("actor_interval_updates", actor_interval_updates)
+        self.target_interval = check_count("target_interval_updates", target_interval_updates)
+        self.update_order = tuple(update_order)
+        self.first_update_step = random_agent_steps + 1
+        self._step = 0
+        self._update = 0  # the number of the next update
+        for name, rate in (("lr", lr), ("alpha_lr", alpha_lr)):
+            check_number(name, rate, above=0)
+
+        def adam(parameters: Any, rate: float, betas: tuple[float, float] = betas) -> Adam:
+            return Adam(parameters, lr=rate, betas=(betas[0], betas[1]), fused=True)
+
+        self.optimizers: dict[str, Optimizer] = {
+            "critic": adam(losses.critic_parameters(), lr),
+            "actor": adam(losses.actor_parameters(), lr),
+            "alpha": adam([losses.sac.log_alpha], alpha_lr, alpha_betas),
+        }
+        self.schedules: dict[str, LRScheduler] = {}
+        if encoder := list(losses.encoder.parameters()):  # the encoder of low-level states has none
+            self.optimizers["auxiliary_encoder"] = adam(encoder, auxiliary_encoder_lr_scale * lr)
+        if groups := self.task.param_groups(lr):
+            self.optimizers["auxiliary"] = adam(groups, lr)
+            if (schedule := self.task.make_schedule(self.optimizers["auxiliary"])) is not None:
+                self.schedules["auxiliary"] = schedule
+        if self.task.warmup_updates is not None and auxiliary_encoder_decays:
+            falling = inverse_sqrt_warmup(self.task.warmup_updates, constant_warmup=True)
+            self.schedules["auxiliary_encoder"] = LambdaLR(self.optimizers["auxiliary_encoder"], falling)
+
+    # -- acting --------------------------------------------------------------------------------------------------------
+
+    def begin_step(self, step: int) -> None:
+        """Notes the step, which tells whether to act at random."""
+        self._step = step
+        self._update = max(0, step - self.first_update_step) * self.updates_per_agent_step
+
+    @torch.inference_mode()
+    def explore(self, observation: Tensor) -> Tensor:
+        """Returns a random action in the first steps, then one drawn from the policy."""
+        if self._step <= self.random_agent_steps:
+            return self.random_action()
+        return self.policy.sample(observation.to(self.device)).cpu()  # type: ignore[operator]
+
+    @torch.inference_mode()
+    def exploit(self, observations: Tensor) -> Tensor:
+        """Returns the mean actions."""
+        return self.policy(observations.to(self.device)).cpu()
+
+    # -- learning ------------------------------------------------------------------------------------------------------
+
+    def updates_due(self, step: int) -> int:
+        """Returns 0 in the random steps, then ``updates_per_agent_step``."""
+        return 0 if step < self.first_update_step else self.updates_per_agent_step
+
+    def update(self, batch: TensorDictBase, views: TensorDictBase, *, measure: bool = False) -> dict[str, Tensor]:
+        """Takes one update, part by part, in the order of ``update_order``."""
+        metrics: dict[str, Tensor] = {}
+        for part in self.update_order:
+            if part == "critic":
+                metrics |= self._update_critic(batch, measure)
+            elif part == "actor" and self._update % self.actor_interval == 0:
+                metrics |= self._update_actor(batch)
+            elif part == "targets" and self._update % self.target_interval == 0:
+                self.losses.target_critic.step()
+                self.losses.target_encoder.step()
+                self.task.update_targets()
+            elif part == "auxiliary":
+                metrics |= self._update_auxiliary(views, measure)
+        self._update += 1
+        return {name: value.detach() for name, value in metrics.items()}
+
+    def _update_critic(self, batch: TensorDictBase, measure: bool) -> dict[str, Tensor]:
+        out = self.losses.critic_loss(batch)
+        optimize(out["loss_qvalue"], self.optimizers["critic"])
+        metrics = {"loss_qvalue": out["loss_qvalue"], "td_error": out["td_error"].mean()}
+        if measure:
+            metrics["gradient_norm_critic"] = gradient_norm(self.losses.critic_parameters())
+            metrics["gradient_norm_encoder"] = gradient_norm(self.losses.encoder.parameters())
+            metrics["latent_spread"] = latent_spread(out["critic_latent"])
+            metrics["latent_rank"] = effective_rank(out["critic_latent"])
+        return metrics
+
+    def _update_actor(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        out = self.losses.actor_loss(batch)
+        optimize(out["loss_actor"], self.optimizers["actor"])
+        optimize(out["loss_alpha"], self.optimizers["alpha"])
+        # Always, not only where it is measured: the actor may never step in an update that is logged.
+        return dict(out.items()) | {"gradient_norm_actor": gradient_norm(self.losses.actor_parameters())}
+
+    def _update_auxiliary(self, views: TensorDictBase, measure: bool) -> dict[str, Tensor]:
+        metrics = dict(self.task(views).items())
+        if not metrics["loss_auxiliary"].requires_grad:  # no task, nothing to train
+            return metrics
+        own = [self.optimizers[name] for name in ("auxiliary_encoder", "auxiliary") if name in self.optimizers]
+        optimize(metrics["loss_auxiliary"], *own)
+        for schedule in self.schedules.values():
+            schedule.step()
+        if measure:
+            metrics["gradient_norm_encoder_auxiliary"] = gradient_norm(self.losses.encoder.parameters())
+        return metrics
+
+    def components(self) -> dict[str, Any]:
+        """Returns the losses, the task, the optimizers and the schedules."""
+        return {"losses": self.losses, "task": self.task, **named_parts(self.optimizers, self.schedules)}

@@ -1,0 +1,34 @@
+"""Policy: what a trained agent acts with, described so that it can be built again."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+__all__ = ["Policy"]
+
+
+class Policy(nn.Module):
+    """A network from observations to actions that says how it was built.
+
+    Checkpoints store the class name and ``settings`` of a policy, and :func:`~mcurl_torchrl.load_policy` calls
+    ``cls(**settings)`` again. Every subclass is known by its name as soon as its module is imported: a new agent needs
+    no entry in any list, and a file can name no class that the program did not import.
+
+    Attributes:
+        settings (dict): the keyword arguments that build the same network; fit for JSON. ``observation_shape`` is one
+            of them.
+        kinds (dict): all subclasses that are imported, by name.
+    """
+
+    settings: dict[str, Any]
+    kinds: ClassVar[dict[str, type[Policy]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Policy.kinds[cls.__name__] = cls
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Returns the actions ``[*, ...]`` for observations ``[*, ...]``."""
+        raise NotImplementedError

@@ -1,0 +1,152 @@
+"""AuxiliaryTask: a self-supervised task that trains the encoder beside RL, as one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from mcurl_torchrl.checks import check_count, check_number
+from mcurl_torchrl.objectives.schedules import inverse_sqrt_warmup
+
+__all__ = ["AuxiliaryTask", "NoTask"]
+
+
+class AuxiliaryTask(nn.Module):
+    """A self-supervised task that trains an encoder beside RL.
+
+    One object holds all of it: the data that the task samples, its loss and metrics, the networks that it trains, their
+    learning-rate schedule, and the slow copies that it moves. A training loop needs no other knowledge of it::
+
+        task = MaskedContrastiveTask(encoder, buffer)
+        optimizer = Adam([*agent.parameters(), *task.parameters()])
+        ...
+        loss = rl_loss + task.loss()
+        ...
+        task.update_targets()
+
+    A subclass implements :meth:`sample` and :meth:`forward`, and :meth:`update_targets` if it has slow copies. Its
+    constructor takes ``(encoder, buffer, *, augmentation=None, target_encoder=None, ...)`` and plain keyword arguments;
+    recipes make it from the keys of a YAML in ``recipes/conf/shared/objective``. ``state_dict`` must hold everything
+    that a resumed run needs.
+
+    Args:
+        encoder (nn.Module): the encoder that the task shares with an RL agent. It is not registered here.
+
+    Keyword Args:
+        coeff (float): the weight of the loss. Defaults to 1.
+        warmup_updates (int, optional): over how many updates the learning rate of the task's own networks grows, before
+            it falls with the inverse square root, as in :func:`~mcurl_torchrl.inverse_sqrt_warmup`. Defaults to None: a
+            constant rate.
+        warmup_initial_scale (float): the first factor of the learning rate. Defaults to 5e-4.
+
+    Attributes:
+        shown (tuple of str): the metrics that a progress bar should show.
+        steps_before_sampling (int): how many steps the replay buffer must hold before :meth:`sample` can draw.
+
+    Raises:
+        ValueError: on numbers out of range.
+    """
+
+    shown: tuple[str, ...] = ()
+    steps_before_sampling: int = 1
+
+    def __init__(
+        self,
+        encoder: nn.Module | None,
+        *,
+        coeff: float = 1.0,
+        warmup_updates: int | None = None,
+        warmup_initial_scale: float = 5e-4,
+    ) -> None:
+        super().__init__()
+        if warmup_updates is not None:
+            check_count("warmup_updates", warmup_updates)
+        self.coeff = check_number("coeff", coeff, least=0)
+        self.warmup_updates = warmup_updates
+        self.warmup_initial_scale = warmup_initial_scale
+        self.__dict__["_encoder"] = encoder  # its owner saves it, moves it and trains it
+
+    @property
+    def device(self) -> torch.device:
+        """The encoder's device."""
+        encoder: nn.Module | None = self.__dict__["_encoder"]
+        first = None if encoder is None else next(encoder.parameters(), None)
+        return torch.device("cpu") if first is None else first.device
+
+    def sample(self, batch: TensorDictBase | None = None) -> TensorDictBase:
+        """Draws the data of one update, on the encoder's device.
+
+        Args:
+            batch (TensorDictBase, optional): the batch that RL learns from, for tasks that use the same observations.
+        """
+        raise NotImplementedError
+
+    def forward(self, views: TensorDictBase) -> TensorDictBase:
+        """Returns ``loss_auxiliary``, weighted by ``coeff``, and metrics without gradients under names of their own."""
+        raise NotImplementedError
+
+    def loss(self, batch: TensorDictBase | None = None) -> Tensor:
+        """Samples and returns the weighted loss: the term to add to an RL loss."""
+        return self(self.sample(batch))["loss_auxiliary"]
+
+    def update_targets(self) -> None:
+        """Moves the slow copies that belong to the task. Call it after each optimizer step."""
+
+    def own_parameters(self) -> list[nn.Parameter]:
+        """Returns the parameters that the task trains besides the encoder."""
+        encoder: nn.Module | None = self.__dict__["_encoder"]
+        shared = set() if encoder is None else set(encoder.parameters())
+        return [value for value in self.parameters() if value.requires_grad and value not in shared]
+
+    def param_groups(self, lr: float) -> list[dict[str, Any]]:
+        """Returns the optimizer groups of the task's own networks: one group, or none."""
+        own = self.own_parameters()
+        return [{"params": own, "lr": lr}] if own else []
+
+    def make_schedule(self, optimizer: Optimizer) -> LambdaLR | None:
+        """Makes the schedule of the task's own groups in an optimizer; other groups stay constant.
+
+        Returns:
+            A schedule to step once per update, or None if every rate is constant.
+        """
+        own = set(self.own_parameters())
+        if self.warmup_updates is None or not own:
+            return None
+        rising = inverse_sqrt_warmup(self.warmup_updates, initial_scale=self.warmup_initial_scale)
+        scales: list[Callable[[int], float]] = [
+            rising if own.issuperset(group["params"]) else _constant for group in optimizer.param_groups
+        ]
+        return LambdaLR(optimizer, scales)
+
+
+def _constant(update: int) -> float:
+    return 1.0
+
+
+class NoTask(AuxiliaryTask):
+    """No auxiliary task: RL alone. Its loss is 0 without a graph, and it has no parameters.
+
+    Examples:
+        >>> from mcurl_torchrl.objectives import NoTask
+        >>> NoTask().loss()
+        tensor(0.)
+    """
+
+    steps_before_sampling = 0
+
+    def __init__(self, encoder: nn.Module | None = None, buffer: Any = None, **ignored: Any) -> None:
+        super().__init__(encoder)
+
+    def sample(self, batch: TensorDictBase | None = None) -> TensorDictBase:
+        """Returns an empty tensordict."""
+        return TensorDict()
+
+    def forward(self, views: TensorDictBase) -> TensorDictBase:
+        """Returns a loss of 0."""
+        return TensorDict({"loss_auxiliary": torch.zeros((), device=self.device)})

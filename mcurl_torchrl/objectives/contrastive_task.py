@@ -1,0 +1,120 @@
+"""ContrastiveTask: CURL and seq-CURL as one object beside RL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torchrl.objectives import SoftUpdate
+
+from mcurl_torchrl.checks import check_choice, check_number, require
+from mcurl_torchrl.modules import project_encoder
+from mcurl_torchrl.objectives.auxiliary_task import AuxiliaryTask
+from mcurl_torchrl.objectives.contrastive import ContrastiveLoss
+from mcurl_torchrl.replay import FrameReplayBuffer
+from mcurl_torchrl.transforms import KEY_VIEW, QUERY_VIEW, AugmentedViews
+
+__all__ = ["ContrastiveTask"]
+
+_VIEWS = ("batch", "slices")
+
+
+class ContrastiveTask(AuxiliaryTask):
+    """Tells which two views show the same observation (CURL, https://arxiv.org/abs/2004.04136).
+
+    With ``views="batch"`` the observations are those of RL's own batch: the task adds its views to every batch that
+    ``buffer.sample()`` returns, before the buffer's other transforms, and :meth:`loss` takes such a batch. With
+    ``views="slices"`` it draws slices of consecutive observations of its own: M-CURL's ablation seq-CURL.
+    Metric: ``contrastive_accuracy``.
+
+    Args:
+        encoder (nn.Module): pixels ``[*, C, H, W]`` to latents ``[*, d]``, with ``feature_dim``.
+        buffer (FrameReplayBuffer): the replay buffer of the RL agent.
+
+    Keyword Args:
+        augmentation, target_encoder, tau: as in :class:`~mcurl_torchrl.MaskedContrastiveTask`.
+        views (str): ``"batch"`` or ``"slices"``. Defaults to ``"batch"``.
+        share_query (bool): whether, with ``views="batch"``, the query view is the observation that RL learns from, as
+            CURL does with SAC, where the buffer crops it; else the task makes both views. Defaults to False.
+        num_slices, slice_len (int): of ``views="slices"``. Default to 16 and 32.
+        temperature (float), reduction (str): as in :class:`~mcurl_torchrl.ContrastiveLoss`. Default to 1 and
+            ``"mean"``.
+        projection (str), feature_dim, hidden_dim (int): as in :func:`~mcurl_torchrl.modules.project_encoder`. Default
+            to ``"none"``, 128 and 256.
+        coeff (float): the weight of the loss. Defaults to 1.
+
+    Examples:
+        >>> from torchrl.data import LazyTensorStorage
+        >>> from mcurl_torchrl import ContrastiveTask, FrameReplayBuffer, PixelEncoder, RandomCrop
+        >>> buffer = FrameReplayBuffer(storage=LazyTensorStorage(1000), num_frames=3, batch_size=32)
+        >>> task = ContrastiveTask(PixelEncoder(9, 84), buffer, augmentation=RandomCrop(84))
+        >>> # in the training loop: batch = buffer.sample(); loss = rl_loss + task.loss(batch)
+    """
+
+    shown = ("contrastive_accuracy",)
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        buffer: FrameReplayBuffer,
+        *,
+        augmentation: Callable[[Tensor], Tensor] | None = None,
+        target_encoder: nn.Module | None = None,
+        tau: float = 0.05,
+        views: str = "batch",
+        share_query: bool = False,
+        num_slices: int = 16,
+        slice_len: int = 32,
+        temperature: float = 1.0,
+        reduction: str = "mean",
+        projection: str = "none",
+        feature_dim: int = 128,
+        hidden_dim: int = 256,
+        coeff: float = 1.0,
+    ) -> None:
+        super().__init__(encoder, coeff=coeff)
+        check_number("tau", tau, above=0, most=1)
+        check_choice("views", views, _VIEWS)
+        projected = project_encoder(encoder, projection, feature_dim=feature_dim, hidden_dim=hidden_dim)
+        self.loss_module = ContrastiveLoss(
+            projected,
+            latent_dim=projected.feature_dim,  # type: ignore[arg-type]
+            temperature=temperature,
+            reduction=reduction,
+            target_encoder_network=target_encoder,
+        ).to(self.device)
+        self._targets = SoftUpdate(self.loss_module, tau=tau) if target_encoder is None else None
+        self._shape, self._slices = (num_slices, slice_len), None
+        if views == "slices":
+            pair = AugmentedViews(augmentation, in_key=buffer.pixels_key)
+            self._slices = buffer.slices(num_slices=num_slices, slice_len=slice_len, transform=pair)
+        else:
+            keys = [KEY_VIEW] if share_query else [QUERY_VIEW, KEY_VIEW]
+            buffer.insert_transform(0, AugmentedViews(augmentation, in_key=buffer.pixels_key, out_keys=keys))
+            if share_query:
+                self.loss_module.set_keys(query_pixels=buffer.pixels_key)
+
+    @property
+    def steps_before_sampling(self) -> int:  # type: ignore[override]
+        """A slice takes as many steps as it has observations; a batch takes one."""
+        return 1 if self._slices is None else self._shape[1]
+
+    def sample(self, batch: TensorDictBase | None = None) -> TensorDictBase:
+        """Returns the batch, whose views the buffer has made, or draws slices ``[num_slices, slice_len]``."""
+        if self._slices is not None:
+            return self._slices.sample().reshape(*self._shape).to(self.device)
+        if batch is None:
+            raise ValueError("views='batch' needs the batch that RL learns from: task.loss(buffer.sample())")
+        require(batch, KEY_VIEW, self)
+        return batch
+
+    def forward(self, views: TensorDictBase) -> TensorDictBase:
+        """Returns ``loss_auxiliary`` and ``contrastive_accuracy``."""
+        out = self.loss_module(views)
+        return out.set("loss_auxiliary", self.coeff * out.pop("loss_contrastive"))
+
+    def update_targets(self) -> None:
+        """Moves the slow copy of the encoder."""
+        if self._targets is not None:
+            self._targets.step()

@@ -1,0 +1,128 @@
+"""Environments, storages and auxiliary tasks, made from the sections of a config that all recipes have."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from torch import nn
+from torchrl.data import Categorical, LazyMemmapStorage, LazyTensorStorage
+from torchrl.envs import EnvBase, RewardClipping, TransformedEnv
+
+from mcurl_torchrl import AuxiliaryTask, FrameReplayBuffer, make_atari_env, make_dmc_env, make_pixel_env
+from mcurl_torchrl.checks import check_choice
+from recipes.schema import CONF, EnvConfig, ReplayConfig
+
+OBJECTIVES = CONF / "shared" / "objective"
+
+
+def make_env(env: EnvConfig, *, training: bool) -> EnvBase:
+    """Makes an environment to train in, or one that gives whole games and raw scores."""
+    backend = check_choice("env.backend", env.backend, ("dmc", "atari", "gym"))
+    key = {"dmc": "task", "atari": "game", "gym": "id"}[backend]
+    if env[key] is None:
+        example = {"task": "humanoid-run", "game": "Tennis", "id": "my_module:MyEnv-v0"}[key]
+        raise ValueError(f"env={backend} needs env.{key}, such as env.{key}={example}")
+    if check_choice("env.observation", env.observation, ("pixels", "state")) == "state" and backend != "dmc":
+        raise ValueError(f"env.observation=state is for tasks of DMControl; env={backend} has images only")
+    shared = {"num_frames": env.num_frames, "image_size": env.image_size}
+    if backend == "dmc":
+        return make_dmc_env(
+            env.task,
+            **shared,
+            action_repeat=env.action_repeat,
+            camera_id=env.camera_id,
+            from_pixels=env.observation == "pixels",
+            shadows=env.shadows,
+            multisampling=env.multisampling,
+        )
+    if backend == "atari":
+        return make_atari_env(
+            env.game,
+            training=training,
+            **shared,
+            interpolation=env.interpolation,
+            frame_skip=env.frame_skip,
+            max_noops=env.max_noops,
+            max_emulator_frames=env.max_emulator_frames,
+            terminal_on_life_loss=training and env.terminal_on_life_loss,
+            clip_rewards=training and env.clip_rewards,
+        )
+    made = make_pixel_env(
+        env.id, **shared, action_repeat=env.action_repeat, render=env.render, categorical_actions=True
+    )
+    return TransformedEnv(made, RewardClipping(-1.0, 1.0)) if training and env.clip_rewards else made
+
+
+def padding(env: EnvConfig) -> str:
+    """Returns the frames before an episode's first one: zeros on Atari, else the first frame, repeated."""
+    return "zeros" if env.backend == "atari" else "repeat"
+
+
+def check_actions(env: EnvBase, *, discrete: bool, recipe: str, other: str) -> None:
+    """Refuses an environment whose actions are of the other kind."""
+    spec = env.action_spec
+    if discrete != isinstance(spec, Categorical) or discrete == spec.dtype.is_floating_point:
+        kind = "discrete" if discrete else "continuous"
+        raise ValueError(f"{recipe} needs {kind} actions; this environment has {spec}: recipes/{other}.py is for it")
+
+
+def make_storage(replay: ReplayConfig, directory: Path) -> LazyTensorStorage:
+    if replay.memmap:
+        return LazyMemmapStorage(replay.capacity, scratch_dir=directory / "replay_storage")
+    return LazyTensorStorage(replay.capacity, device="cpu")
+
+
+# -- the auxiliary task ------------------------------------------------------------------------------------------------
+
+
+@cache
+def objective_keys(name: str) -> frozenset[str] | None:
+    """Returns the keys that an objective's file lists, with those of the files it builds on; None without a file."""
+    file = OBJECTIVES / f"{name}.yaml"
+    if not file.is_file():
+        return None
+    listed = OmegaConf.to_container(OmegaConf.load(file))
+    assert isinstance(listed, dict)
+    inherited = (objective_keys(base) or frozenset() for base in listed.pop("defaults", []))
+    return frozenset(listed).union(*inherited)
+
+
+def drop_foreign_keys(cfg: DictConfig) -> None:
+    """Removes what presets and references set for other objectives than the chosen one."""
+    if "objective" not in cfg or (keys := objective_keys(cfg.objective.name)) is None:
+        return
+    with open_dict(cfg):
+        for key in set(cfg.objective) - keys:
+            del cfg.objective[key]
+
+
+def make_task(
+    objective: DictConfig, encoder: nn.Module, buffer: FrameReplayBuffer, **given: Any
+) -> AuxiliaryTask:
+    """Makes the auxiliary task that an objective's file names, with the file's other keys as keyword arguments."""
+    options = {str(key): value for key, value in OmegaConf.to_container(objective, resolve=True).items()}
+    options.pop("name")
+    module, _, name = str(options.pop("task")).rpartition(".")
+    try:
+        made = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"objective.task={module}.{name} cannot be imported: {error}") from error
+    if not (isinstance(made, type) and issubclass(made, AuxiliaryTask)):
+        raise ValueError(f"objective.task={module}.{name} is no AuxiliaryTask")
+    with section("objective"):
+        return made(encoder, buffer, **given, **options)
+
+
+@contextlib.contextmanager
+def section(name: str) -> Iterator[None]:
+    """Puts a config section's name before the argument that an error names."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{name}.{error}") from error
