@@ -37,7 +37,7 @@ from measuring import milliseconds
 from setups import LEARNERS, Stopwatch, machine, make_learner, prepare_process, rainbow_mcurl, sac_mcurl, settings
 
 from mcurl_torchrl import FrameReplayBuffer
-from mcurl_torchrl.training import EpisodeStream, TrainingRun
+from mcurl_torchrl.training import EpisodeStream, RunPlan, TrainingRun
 
 TRAIN = {"sac": sac_mcurl.train, "rainbow": rainbow_mcurl.train}
 ENVS = {"sac": "env=cartpole-swingup", "rainbow": "env=RoadRunner"}
@@ -49,14 +49,14 @@ NEVER = 10**9
 # What grows: the settings that are changed together, and their values, around those of preset=cpu.
 GROWTH = {
     "sac": {
-        "slices": (("contrastive.num_slices",), [(4,), (8,), (16,), (32,)]),
-        "slice length": (("contrastive.slice_len",), [(8,), (16,), (32,), (64,)]),
+        "slices": (("objective.num_slices",), [(4,), (8,), (16,), (32,)]),
+        "slice length": (("objective.slice_len",), [(8,), (16,), (32,), (64,)]),
         "batch": (("sac.batch_size",), [(32,), (64,), (128,), (256,)]),
         "image size": (("encoder.crop_size", "env.image_size"), [(40, 48), (54, 64), (70, 84), (84, 100)]),
     },
     "rainbow": {
-        "slices": (("contrastive.num_slices",), [(2,), (4,), (8,), (16,)]),
-        "slice length": (("contrastive.slice_len",), [(8,), (16,), (32,), (64,)]),
+        "slices": (("objective.num_slices",), [(2,), (4,), (8,), (16,)]),
+        "slice length": (("objective.slice_len",), [(8,), (16,), (32,), (64,)]),
         "batch": (("rainbow.batch_size",), [(16,), (32,), (64,), (128,)]),
         "image size": (("env.image_size",), [(50,), (75,), (84,), (100,)]),
     },
@@ -71,16 +71,15 @@ class MeasuredRun(TrainingRun):
     """A run that measures a number of agent steps after the first update and ends; it neither evaluates nor saves."""
 
     def __init__(self, directory: str, cfg: Any, steps: int, watch: Stopwatch) -> None:
-        super().__init__(
-            directory,
-            total_agent_steps=cfg.total_env_steps // getattr(cfg.env, "action_repeat", 1),
+        plan = RunPlan(
+            name="benchmark",
+            seed=cfg.seed,
+            total_agent_steps=cfg.total_env_steps // cfg.env.action_repeat,
             evaluation_interval=NEVER,
             checkpoint_interval=NEVER,
             log_interval=cfg.logging.interval_agent_steps,
-            seed=cfg.seed,
-            name="benchmark",
-            progress=False,
         )
+        super().__init__(directory, plan, progress=False)
         self.wanted = steps
         self.watch = watch
         self.learning_steps: int | None = None
@@ -100,8 +99,10 @@ class MeasuredRun(TrainingRun):
             with self.watch.part("loop"):
                 yield step
 
-    def learning_begins(self) -> None:
-        self.learning_steps = 0
+    def record(self, step: int, metrics: Any, **more: float | None) -> None:
+        if self.learning_steps is None and any(name.startswith("loss_") for name in metrics):
+            self.learning_steps = 0
+        super().record(step, metrics, **more)
 
     def timed(self, part: str) -> contextlib.AbstractContextManager[None]:
         # What is left of acting after the environment and the replay, which are watched themselves, is the policy.

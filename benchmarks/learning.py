@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from pathlib import Path
 
 import yaml
 
-sys.path.append(str(Path(__file__).parents[1] / "recipes"))
-from published_scores import published_scores
-
 from mcurl_torchrl.training import plot_learning_curve, read_evaluations
+from recipes.published_scores import published_scores
 
 RESULTS = Path(__file__).parent / "results"
 KEPT = ("eval.csv", "metrics.csv", "config.yaml", "result.json")

@@ -96,8 +96,7 @@ def contender(learner: Learner) -> Contender:
     """Makes a contender of a recipe's learner; Rainbow's loop draws new noise before each step."""
 
     def step() -> None:
-        if hasattr(learner, "policy"):
-            learner.policy.reset_noise()
+        learner.agent.begin_step(learner.agent.first_update_step + learner.number)
         learner.step()
 
     return Contender(step, trained(*learner.all_optimizers))

@@ -1,7 +1,7 @@
 """What the benchmarks of the learners build: the recipes' own learners, on random frames, without a simulator.
 
-The networks, losses, optimizers and the replay are made by the recipes' builders from their configs, and an update is
-the recipe's own function. Only the environment is missing: of it the builders read shapes, and frames are random.
+The agents and the replay are made by the recipes' own functions from their configs. Only the environment is missing:
+its shapes are given, and frames are random.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import functools
 import logging
 import os
-import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -28,17 +27,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
+from torchrl.data import Bounded, Categorical
 
-# Recipes are scripts: their folder is on the path when they run.
-sys.path.append(str(Path(__file__).resolve().parents[1] / "recipes"))
-import rainbow_builders
-import rainbow_mcurl
-import sac_builders
-import sac_mcurl
-import shared_builders
-from command_line import config_folder
-
+from mcurl_torchrl.agents import Agent, rainbow, sac
 from mcurl_torchrl.training import keep_freed_pages, seed_everything
+from recipes import rainbow_mcurl, sac_mcurl
+from recipes.building import drop_foreign_keys
+from recipes.command_line import config_folder
 
 EPISODE = 125  # agent steps of the episodes that fill a replay
 ATARI_ACTIONS = 18
@@ -48,6 +43,7 @@ def settings(recipe: str, *overrides: str) -> DictConfig:
     """Composes a recipe's config as its command line would."""
     with initialize_config_dir(str(config_folder(recipe)), version_base="1.3"):
         cfg = compose(recipe, overrides=list(overrides))
+    drop_foreign_keys(cfg)
     OmegaConf.set_readonly(cfg, True)
     return cfg
 
@@ -136,9 +132,8 @@ class Learner(ABC):
     """
 
     cfg: DictConfig
+    agent: Agent
     buffer: Any
-    slices: Any
-    contrastive: nn.Module | None
     networks: list[nn.Module]  # everything that learns or follows
     episodes: TensorDict  # which the replay has again and again
 
@@ -163,9 +158,9 @@ class Learner(ABC):
         """Takes one update, and does what the recipe does with the batch afterwards."""
 
     def sample(self) -> tuple[TensorDictBase, TensorDictBase]:
-        """Draws a batch for RL and what the contrastive loss sees."""
+        """Draws a batch for RL and the data of the auxiliary task."""
         batch = self.buffer.sample()
-        return batch, batch if self.slices is None else shared_builders.sample_slices(self.cfg.contrastive, self.slices)
+        return batch, self.agent.task.sample(batch)
 
     def step(self) -> None:
         self.update(*self.sample())
@@ -181,9 +176,10 @@ class Learner(ABC):
 
     def _watch_contrastive(self, watch: Stopwatch) -> None:
         watch.watch(self, "sample", "sample")
-        if self.contrastive is not None:
-            watch.watch(self.contrastive, "forward", "contrastive queries")
-            watch.watch(self.contrastive, "encode_keys", "contrastive keys")
+        loss = getattr(self.agent.task, "loss_module", None)
+        if loss is not None:
+            watch.watch(loss, "forward", "contrastive queries")
+            watch.watch(loss, "encode_keys", "contrastive keys")
 
     def parameters(self) -> dict[str, Tensor]:
         """Returns everything that learns or follows, by name, without gradients."""
@@ -211,14 +207,11 @@ class SACLearner(Learner):
         cfg, env = self.cfg, self.cfg.env
         spaces = SimpleNamespace(
             observation_spec={"pixels": torch.empty(3 * env.num_frames, env.image_size, env.image_size, device="meta")},
-            action_spec=torch.empty(self.action_dim),
+            action_spec=Bounded(-1, 1, shape=(self.action_dim,)),
         )
-        self.sac = sac_builders.make_sac(cfg, spaces, torch.device("cpu"))
-        self.contrastive = sac_builders.make_contrastive(cfg, self.sac)
-        self.targets = sac_builders.make_targets(cfg, self.sac, self.contrastive)
-        self.optimizers, self.schedules = sac_builders.make_optimizers(cfg, self.sac, self.contrastive)
-        self.buffer, self.slices = sac_builders.make_replay(cfg, Path(tempfile.gettempdir()))
-        self.networks = [self.sac] if self.contrastive is None else [self.sac, self.contrastive]
+        self.buffer = sac_mcurl.make_replay(cfg, Path(tempfile.gettempdir()))
+        self.agent = sac_mcurl.make_agent(cfg, spaces, self.buffer, torch.device("cpu"))
+        self.networks = [self.agent.losses, self.agent.task]
 
     def _frame_shape(self) -> tuple[int, int, int]:
         return 3, self.cfg.env.image_size, self.cfg.env.image_size
@@ -228,39 +221,34 @@ class SACLearner(Learner):
 
     @property
     def all_optimizers(self) -> list[Optimizer]:
-        return list(self.optimizers.values())
+        return list(self.agent.optimizers.values())
 
     def update(self, batch: TensorDictBase, views: TensorDictBase) -> None:
-        sac_mcurl.update(
-            self.cfg,
-            self.number,
-            self.sac,
-            self.contrastive,
-            self.targets,
-            self.optimizers,
-            self.schedules,
-            batch,
-            views,
-            measure=False,
-        )
+        self.agent.begin_step(self.agent.first_update_step + self.number)
+        self.agent.update(batch, views)
 
     def watch_parts(self, watch: Stopwatch) -> None:
         self._watch_contrastive(watch)
-        watch.watch(self.sac, "critic_loss", "critic")
-        watch.watch(self.sac, "actor_loss", "actor")
-        for target in self.targets:
-            watch.watch(target, "step", "targets")
-        losses = {"alpha": "actor", "contrastive_encoder": "contrastive queries", "contrastive": "contrastive queries"}
-        owners = {optimizer: losses.get(name, name) for name, optimizer in self.optimizers.items()}
+        losses = self.agent.losses
+        watch.watch(losses, "critic_loss", "critic")
+        watch.watch(losses, "actor_loss", "actor")
+        for target, step in (
+            (losses.target_critic, "step"),
+            (losses.target_encoder, "step"),
+            (self.agent.task, "update_targets"),
+        ):
+            watch.watch(target, step, "targets")
+        parts = {"alpha": "actor", "auxiliary_encoder": "contrastive queries", "auxiliary": "contrastive queries"}
+        owners = {optimizer: parts.get(name, name) for name, optimizer in self.agent.optimizers.items()}
         for optimizer in owners:
             watch.watch(optimizer, "step", "optimizers")
-        optimize = sac_mcurl.optimize
+        optimize = sac.optimize
 
         def optimize_timed(loss: Tensor, *optimizers: Any, **options: Any) -> Any:
-            with watch.part(owners[optimizers[0]]):  # what is not the optimizers' is the way back through a loss
+            with watch.part(owners[optimizers[0]]):  # all but the optimizers' time is the way back through a loss
                 return optimize(loss, *optimizers, **options)
 
-        sac_mcurl.optimize = optimize_timed
+        sac.optimize = optimize_timed
 
 
 class RainbowLearner(Learner):
@@ -273,14 +261,11 @@ class RainbowLearner(Learner):
         cfg, env = self.cfg, self.cfg.env
         spaces = SimpleNamespace(
             observation_spec={"pixels": torch.empty(env.num_frames, env.image_size, env.image_size, device="meta")},
-            action_spec=SimpleNamespace(n=ATARI_ACTIONS),
+            action_spec=Categorical(ATARI_ACTIONS),
         )
-        self.policy = rainbow_builders.make_policy(cfg, spaces, torch.device("cpu"))
-        self.value = rainbow_builders.make_value_loss(cfg, self.policy)
-        self.contrastive, self.momentum = rainbow_builders.make_contrastive(cfg, self.policy)
-        self.optimizer, self.schedule = rainbow_builders.make_optimizer(cfg, self.policy, self.contrastive)
-        self.buffer, self.slices = rainbow_builders.make_replay(cfg, Path(tempfile.gettempdir()))
-        self.networks = [self.value] if self.contrastive is None else [self.value, self.contrastive]
+        self.buffer = rainbow_mcurl.make_replay(cfg, Path(tempfile.gettempdir()))
+        self.agent = rainbow_mcurl.make_agent(cfg, spaces, self.buffer, torch.device("cpu"))
+        self.networks = [self.agent.value, self.agent.task]
 
     def _frame_shape(self) -> tuple[int, int, int]:
         return 1, self.cfg.env.image_size, self.cfg.env.image_size
@@ -290,32 +275,20 @@ class RainbowLearner(Learner):
 
     @property
     def all_optimizers(self) -> list[Optimizer]:
-        return [self.optimizer]
+        return [self.agent.optimizer]
 
     def update(self, batch: TensorDictBase, views: TensorDictBase) -> None:
-        rainbow_mcurl.update(
-            self.cfg,
-            self.policy,
-            self.value,
-            self.contrastive,
-            self.momentum,
-            self.optimizer,
-            self.schedule,
-            batch,
-            views,
-            measure=False,
-        )
+        self.agent.update(batch, views)
         self.buffer.update_tensordict_priority(batch)
 
     def watch_parts(self, watch: Stopwatch) -> None:
         self._watch_contrastive(watch)
-        watch.watch(self.value, "forward", "value")
-        watch.watch(self.value, "reset_target_noise", "targets")
-        if self.momentum is not None:
-            watch.watch(self.momentum, "step", "targets")
-        watch.watch(self.optimizer, "step", "optimizers")
+        watch.watch(self.agent.value, "forward", "value")
+        watch.watch(self.agent.value, "reset_target_noise", "targets")
+        watch.watch(self.agent.task, "update_targets", "targets")
+        watch.watch(self.agent.optimizer, "step", "optimizers")
         watch.watch(self.buffer, "update_tensordict_priority", "priorities")
-        rainbow_mcurl.optimize = watch.timed("backward and clipping", rainbow_mcurl.optimize)
+        rainbow.optimize = watch.timed("backward and clipping", rainbow.optimize)
 
 
 LEARNERS = {"sac": SACLearner, "rainbow": RainbowLearner}

@@ -19,13 +19,14 @@ from unittest import mock
 
 import setups
 import torch
-from setups import rainbow_builders, sac_builders, shared_builders
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torchrl.objectives import SoftUpdate
 
 from mcurl_torchrl import LatentSAC
+from mcurl_torchrl.agents import rainbow, sac
 from mcurl_torchrl.modules import MomentumCopy, encoders
+from mcurl_torchrl.objectives import masked_contrastive_task
 from mcurl_torchrl.replay import frame_view
 from mcurl_torchrl.transforms import crops
 
@@ -187,7 +188,7 @@ SWITCHES = {
         Switch(
             "zeros_once",
             "zeroed queries are encoded once; off: every query is encoded",
-            (Plain(shared_builders, "MaskedContrastiveLoss", encode_every_query),),
+            (Plain(masked_contrastive_task, "MaskedContrastiveLoss", encode_every_query),),
             ("sac mcurl", "rainbow mcurl"),
         ),
         Switch(
@@ -232,8 +233,8 @@ SWITCHES = {
             "fused_adam",
             "Adam in one kernel; off: a loop over parameters",
             (
-                Plain(sac_builders, "Adam", adam_tensor_by_tensor),
-                Plain(rainbow_builders, "Adam", adam_tensor_by_tensor),
+                Plain(sac, "Adam", adam_tensor_by_tensor),
+                Plain(rainbow, "Adam", adam_tensor_by_tensor),
             ),
         ),
         Switch(

@@ -1,9 +1,9 @@
-"""An agent of your own: DDPG from pixels, with the masked contrastive loss on the same encoder.
+"""An agent of your own: DDPG from pixels, with M-CURL's task on the same encoder.
 
     python examples/compose_ddpg.py [--steps 1800] [--seed 0]
 
-A collector plays a toy task into a `FrameReplayBuffer`; transitions go to the RL loss, slices to the contrastive loss.
-One encoder serves policy, critic and queries, its momentum copy the target critic and the keys. Needs gymnasium only.
+A collector plays a toy task into a `FrameReplayBuffer`. The RL loss learns from transitions, the auxiliary task draws
+slices by itself. One encoder serves policy, critic and task, its slow copy the target critic and the task's keys.
 """
 
 import argparse
@@ -53,30 +53,31 @@ class ReachTarget(gym.Env):
         return {"pixels": pixels}
 
 
-def make_replay(capacity: int) -> tuple[mcurl.FrameReplayBuffer, mcurl.replay.FrameSlices]:
+def make_replay(capacity: int) -> mcurl.FrameReplayBuffer:
     storage, crop = LazyTensorStorage(capacity), mcurl.RandomCrop(CROP_SIZE, in_keys=["pixels", ("next", "pixels")])
-    buffer = mcurl.FrameReplayBuffer(
+    return mcurl.FrameReplayBuffer(
         storage=storage, num_frames=NUM_FRAMES, n_step=N_STEP, gamma=GAMMA, batch_size=BATCH_SIZE, transform=crop
     )
-    views = [mcurl.RandomCrop(CROP_SIZE, out_keys=[("mcurl", name)]) for name in ("query_pixels", "key_pixels")]
-    mask = mcurl.MaskObservations(MASK_RATIO, source=buffer.observations, augment=mcurl.RandomCrop(CROP_SIZE))
-    return buffer, buffer.slices(num_slices=NUM_SLICES, slice_len=SLICE_LEN, transform=Compose(*views, mask))
 
 
-def make_networks() -> tuple[mcurl.PixelEncoder, TensorDictModule, TD3Loss, mcurl.MaskedContrastiveLoss]:
+def make_networks(buffer: mcurl.FrameReplayBuffer) -> tuple[nn.Module, TensorDictModule, TD3Loss, mcurl.AuxiliaryTask]:
     encoder = mcurl.PixelEncoder(3 * NUM_FRAMES, CROP_SIZE, num_layers=2, num_filters=16, feature_dim=FEATURE_DIM)
     actor = TensorDictModule(nn.Sequential(MLP(FEATURE_DIM, ACTION_DIM, **HIDDEN), nn.Tanh()), ["latent"], ["action"])
     critic = ValueOperator(MLP(FEATURE_DIM + ACTION_DIM, 1, **HIDDEN), in_keys=["latent", "action"])
     # DDPG is TD3 with one critic and no target noise. DDPGLoss detaches its latents: the critic would teach no encoder.
     ddpg = TD3Loss(actor, critic, num_qvalue_nets=1, policy_noise=0.0, bounds=(-1.0, 1.0))
     ddpg.make_value_estimator(gamma=GAMMA)
-    return encoder, actor, ddpg, mcurl.MaskedContrastiveLoss(encoder, mcurl.ContextTransformer(FEATURE_DIM))
+    options = {"augmentation": mcurl.RandomCrop(CROP_SIZE), "tau": TAU, "coeff": CONTRASTIVE_COEFF}
+    sizes = {"num_slices": NUM_SLICES, "slice_len": SLICE_LEN, "mask_ratio": MASK_RATIO}
+    return encoder, actor, ddpg, mcurl.MaskedContrastiveTask(encoder, buffer, **sizes, **options)
 
 
-def compute_losses(batch: TensorDict, slices: TensorDict, ddpg: TD3Loss, contrastive: nn.Module) -> TensorDict:
-    batch["latent"] = contrastive.encode(batch["pixels"])  # not inside of the RL loss, which would copy the encoder
-    batch["next", "latent"] = contrastive.encode_keys(batch["next", "pixels"])
-    losses = contrastive(slices.reshape(NUM_SLICES, SLICE_LEN))
+def compute_losses(
+    batch: TensorDict, views: TensorDict, encoder: nn.Module, ddpg: TD3Loss, task: nn.Module
+) -> TensorDict:
+    batch["latent"] = encoder(batch["pixels"])  # not inside of the RL loss, which would copy the encoder
+    batch["next", "latent"] = task.loss_module.encode_keys(batch["next", "pixels"])
+    losses = task(views)
     losses["loss_qvalue"], _ = ddpg.value_loss(batch)
     losses["loss_actor"], _ = ddpg.actor_loss(batch.detach())  # the actor does not shape what it sees
     return losses
@@ -89,10 +90,10 @@ def main(steps: int, seed: int) -> None:
     transforms = Compose(InitTracker(), image, CatFrames(NUM_FRAMES, dim=-3), RewardSum())
     env = TransformedEnv(GymWrapper(gym.wrappers.TimeLimit(ReachTarget(), EPISODE_STEPS)), transforms)
     env.set_seed(seed)
-    buffer, slices = make_replay(capacity=2 * steps)
-    encoder, actor, ddpg, contrastive = make_networks()
-    optimizer = torch.optim.Adam([*ddpg.parameters(), *contrastive.parameters()], lr=LEARNING_RATE)
-    contrastive_target, ddpg_target = SoftUpdate(contrastive, tau=TAU), SoftUpdate(ddpg, tau=TAU)
+    buffer = make_replay(capacity=2 * steps)
+    encoder, actor, ddpg, task = make_networks(buffer)
+    optimizer = torch.optim.Adam([*ddpg.parameters(), *task.parameters()], lr=LEARNING_RATE)
+    ddpg_target = SoftUpdate(ddpg, tau=TAU)
     see = TensorDictModule(nn.Sequential(mcurl.CenterCrop(CROP_SIZE), encoder), ["pixels"], ["latent"])
     policy = TensorDictSequential(see, actor, AdditiveGaussianModule(env.action_spec, annealing_num_steps=steps))
     collector = Collector(env, policy, frames_per_batch=STEPS_PER_BATCH, total_frames=steps, init_random_frames=WARMUP)
@@ -100,14 +101,14 @@ def main(steps: int, seed: int) -> None:
         buffer.extend(data)
         policy[-1].step(len(data))  # anneals the noise
         for _ in range(UPDATES_PER_BATCH):
-            losses = compute_losses(buffer.sample(), slices.sample(), ddpg, contrastive)
+            losses = compute_losses(buffer.sample(), task.sample(), encoder, ddpg, task)
             optimizer.zero_grad()
-            (losses["loss_qvalue"] + losses["loss_actor"] + CONTRASTIVE_COEFF * losses["loss_contrastive"]).backward()
+            (losses["loss_qvalue"] + losses["loss_actor"] + losses["loss_auxiliary"]).backward()
             optimizer.step()
-            contrastive_target.step()
+            task.update_targets()
             ddpg_target.step()
         returns = data["next", "episode_reward"][data["next", "done"]]
-        numbers = [losses[key].item() for key in ("loss_qvalue", "loss_contrastive", "contrastive_accuracy_zeroed")]
+        numbers = [losses[key].item() for key in ("loss_qvalue", "loss_auxiliary", "contrastive_accuracy_zeroed")]
         line = "step {:5d}  return {:5.1f}  td loss {:.3f}  contrastive loss {:.3f}  accuracy on zeroed {:.2f}"
         print(line.format(number * STEPS_PER_BATCH, returns.mean(), *numbers))
 

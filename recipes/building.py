@@ -102,9 +102,7 @@ def drop_foreign_keys(cfg: DictConfig) -> None:
             del cfg.objective[key]
 
 
-def make_task(
-    objective: DictConfig, encoder: nn.Module, buffer: FrameReplayBuffer, **given: Any
-) -> AuxiliaryTask:
+def make_task(objective: DictConfig, encoder: nn.Module, buffer: FrameReplayBuffer, **given: Any) -> AuxiliaryTask:
     """Makes the auxiliary task that an objective's file names, with the file's other keys as keyword arguments."""
     options = {str(key): value for key, value in OmegaConf.to_container(objective, resolve=True).items()}
     options.pop("name")

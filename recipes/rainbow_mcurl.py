@@ -16,7 +16,7 @@ from torchrl.envs import EnvBase
 
 from mcurl_torchrl import CategoricalDQNLoss, FrameReplayBuffer, PrioritizedTransitionSampler, RandomShift
 from mcurl_torchrl.agents import RainbowAgent
-from mcurl_torchrl.checks import check_choice
+from mcurl_torchrl.checks import check_choice, check_number
 from mcurl_torchrl.modules import RainbowPolicy
 from mcurl_torchrl.objectives import ExpectedDQNLoss
 from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
@@ -68,19 +68,21 @@ def check_steps(cfg: RainbowRecipeConfig) -> None:
 
 
 def make_replay(cfg: RainbowRecipeConfig, directory: Path) -> FrameReplayBuffer:
+    rainbow = cfg.rainbow
     with section("rainbow"):
-        sampler = PrioritizedTransitionSampler(
-            alpha=cfg.rainbow.priority_exponent, beta=cfg.rainbow.priority_correction_begin
-        )
+        check_number("priority_exponent", rainbow.priority_exponent, least=0)
+        check_number("priority_correction_begin", rainbow.priority_correction_begin, least=0, most=1)
         return FrameReplayBuffer(
             storage=make_storage(cfg.replay, directory),
             num_frames=cfg.env.num_frames,
-            n_step=cfg.rainbow.n_step,
-            gamma=cfg.rainbow.gamma,
+            n_step=rainbow.n_step,
+            gamma=rainbow.gamma,
             padding=padding(cfg.env),
             channels_last=True,
-            sampler=sampler,
-            batch_size=cfg.rainbow.batch_size,
+            sampler=PrioritizedTransitionSampler(
+                alpha=rainbow.priority_exponent, beta=rainbow.priority_correction_begin
+            ),
+            batch_size=rainbow.batch_size,
         )
 
 

@@ -90,7 +90,7 @@ def test_compose_ddpg_prints_finite_numbers(tmp_path: Path) -> None:
 
 def test_compose_ddpg_teaches_the_encoder_by_critic_and_contrast_but_not_by_the_actor() -> None:
     example = load("compose_ddpg.py")
-    encoder, actor, ddpg, contrastive = example.make_networks()
+    encoder, actor, ddpg, task = example.make_networks(example.make_replay(capacity=100))
     batch_size, num_images = example.BATCH_SIZE, example.NUM_SLICES * example.SLICE_LEN
     shape = (3 * example.NUM_FRAMES, example.CROP_SIZE, example.CROP_SIZE)
 
@@ -104,34 +104,40 @@ def test_compose_ddpg_teaches_the_encoder_by_critic_and_contrast_but_not_by_the_
     views = {name: images(num_images) for name in ("query_pixels", "key_pixels")}
     slices = TensorDict({"mcurl": {**views, "masked": torch.rand(num_images) < example.MASK_RATIO}}, [num_images])
 
-    losses = example.compute_losses(batch, slices, ddpg, contrastive)
+    slices = slices.reshape(example.NUM_SLICES, example.SLICE_LEN)
+    losses = example.compute_losses(batch, slices, encoder, ddpg, task)
     learns = {"encoder": list(encoder.parameters()), "actor": list(actor.parameters())}
     taught = {
         (loss, name): any(
             gradient is not None and bool(gradient.any())
             for gradient in torch.autograd.grad(losses[loss], parameters, retain_graph=True, allow_unused=True)
         )
-        for loss in ("loss_qvalue", "loss_contrastive", "loss_actor")
+        for loss in ("loss_qvalue", "loss_auxiliary", "loss_actor")
         for name, parameters in learns.items()
     }
     assert {pair for pair, has_gradient in taught.items() if has_gradient} == {
         ("loss_qvalue", "encoder"),
-        ("loss_contrastive", "encoder"),
+        ("loss_auxiliary", "encoder"),
         ("loss_actor", "actor"),
     }
 
 
 def test_compose_ddpg_changes_the_encoder_that_the_policy_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     example = load("compose_ddpg.py")
-    made = example.make_networks()
-    encoder = made[0]
-    before = [parameter.detach().clone() for parameter in encoder.parameters()]
-    monkeypatch.setattr(example, "make_networks", lambda: made)
+    make, encoders, before = example.make_networks, [], []
+
+    def make_networks(buffer: object) -> tuple:
+        made = make(buffer)
+        encoders.append(made[0])
+        before.extend(parameter.detach().clone() for parameter in made[0].parameters())
+        return made
+
+    monkeypatch.setattr(example, "make_networks", make_networks)
     monkeypatch.setattr(example, "UPDATES_PER_BATCH", 2)
     threads = torch.get_num_threads()
     try:
         example.main(steps=example.STEPS_PER_BATCH, seed=0)
     finally:
         torch.set_num_threads(threads)
-    after = list(encoder.parameters())
+    after = list(encoders[0].parameters())
     assert all(not torch.equal(old, new) for old, new in zip(before, after, strict=True))

@@ -17,7 +17,7 @@ from torch import Tensor
 # Benchmarks are scripts: their folder is on the path when they run.
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import setups
-from setups import sac_builders
+from setups import sac
 from switches import SWITCHES, Plain, Switch, switched_off
 
 from mcurl_torchrl import MaskedContrastiveLoss
@@ -48,7 +48,7 @@ def precision(dtype: torch.dtype) -> Iterator[None]:
         if dtype == torch.float64:
             yield
         else:
-            with mock.patch.object(sac_builders, "Adam", functools.partial(torch.optim.Adam, eps=RAINBOWS_EPS)):
+            with mock.patch.object(sac, "Adam", functools.partial(torch.optim.Adam, eps=RAINBOWS_EPS)):
                 yield
     finally:
         torch.set_default_dtype(torch.float32)
@@ -184,7 +184,7 @@ WRONG = [
     ("sac mcurl", Plain(MomentumCopy, "step", a_little_faster)),
     ("sac mcurl", Plain(MaskedContrastiveLoss, "_encode_queries", the_others_zeroed)),
     ("rainbow mcurl", Plain(MaskedContrastiveLoss, "_encode_queries", the_others_zeroed)),
-    ("sac mcurl", Plain(sac_builders, "Adam", another_momentum)),
+    ("sac mcurl", Plain(sac, "Adam", another_momentum)),
 ]
 
 

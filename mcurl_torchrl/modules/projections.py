@@ -129,9 +129,7 @@ class ProjectedEncoder(nn.Module):
         return self.project(self.features(pixels))
 
 
-def project_encoder(
-    encoder: nn.Module, projection: str, *, feature_dim: int = 128, hidden_dim: int = 256
-) -> nn.Module:
+def project_encoder(encoder: nn.Module, projection: str, *, feature_dim: int = 128, hidden_dim: int = 256) -> nn.Module:
     """Puts a projection on the convolutions of an encoder, or returns the encoder as it is.
 
     Args:

@@ -93,9 +93,7 @@ class MaskedContrastiveTask(AuxiliaryTask):
         warmup_updates: int | None = None,
         warmup_initial_scale: float = 5e-4,
     ) -> None:
-        super().__init__(
-            encoder, coeff=coeff, warmup_updates=warmup_updates, warmup_initial_scale=warmup_initial_scale
-        )
+        super().__init__(encoder, coeff=coeff, warmup_updates=warmup_updates, warmup_initial_scale=warmup_initial_scale)
         check_number("mask_ratio", mask_ratio, above=0, most=1)  # with 0 there is nothing to learn
         check_number("tau", tau, above=0, most=1)
         projected = project_encoder(encoder, projection, feature_dim=feature_dim, hidden_dim=hidden_dim)

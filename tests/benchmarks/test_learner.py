@@ -10,7 +10,7 @@ from unittest import mock
 import learner
 import pytest
 import setups
-from setups import rainbow_mcurl, sac_mcurl
+from setups import rainbow, sac
 
 
 def layers_gflop(image: int, filters: int, num_layers: int, channels: int = 9) -> tuple[float, float]:
@@ -36,7 +36,7 @@ def plain_sac_gflop(cfg) -> float:
     actor = 2 * (width * latent + width * width + width * 2 * action) / 1e9
     critic_step = batch * (both_ways + 2 * forward + 4 * critics + actor)
     actor_step = batch * (2 * forward + linear + 3 * actor + 2 * critics)  # the actor's linear layer learns
-    images = cfg.contrastive.num_slices * cfg.contrastive.slice_len
+    images = cfg.objective.num_slices * cfg.objective.slice_len
     return critic_step + actor_step / 2 + images * (both_ways + forward)
 
 
@@ -56,8 +56,8 @@ def test_counted_flops_are_those_of_the_layers():
 @pytest.mark.parametrize(
     ("algorithm", "module", "parts"),
     [
-        ("sac", sac_mcurl, {"critic", "actor", "targets", "contrastive queries", "contrastive keys"}),
-        ("rainbow", rainbow_mcurl, {"value", "backward and clipping", "targets", "priorities", "contrastive keys"}),
+        ("sac", sac, {"critic", "actor", "targets", "contrastive queries", "contrastive keys"}),
+        ("rainbow", rainbow, {"value", "backward and clipping", "targets", "priorities", "contrastive keys"}),
     ],
 )
 def test_parts_of_an_update(algorithm, module, parts):

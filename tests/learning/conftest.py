@@ -1,12 +1,7 @@
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-
-# Recipes are scripts: their folder is on the path when they run.
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
 
 
 @pytest.fixture(scope="module", autouse=True)

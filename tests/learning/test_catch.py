@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import rainbow_mcurl
 import torch
+from tensordict import TensorDictBase
 
+from mcurl_torchrl.agents import RainbowAgent
 from mcurl_torchrl.objectives import CategoricalDQNLoss
 from tests.recipes.running import train
 
@@ -33,8 +34,8 @@ SETTINGS = [
     "rainbow.lr=1e-3",
     "rainbow.first_update_agent_steps=200",
     "rainbow.target_interval_agent_steps=50",
-    "contrastive.num_slices=4",
-    "contrastive.slice_len=6",
+    "objective.num_slices=4",
+    "objective.slice_len=6",
     "replay.capacity=4000",
     "evaluation.interval_env_steps=1800",
     "evaluation.episodes=10",
@@ -70,14 +71,13 @@ def never_copy_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shuffle_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
-    update = rainbow_mcurl.update
+    update = RainbowAgent.update
 
-    def update_shuffled(*args: object) -> object:
-        batch = args[-3]
+    def update_shuffled(agent: RainbowAgent, batch: TensorDictBase, *args: object, **options: object) -> object:
         batch["next", "reward"] = batch["next", "reward"][torch.randperm(len(batch))]
-        return update(*args)
+        return update(agent, batch, *args, **options)
 
-    monkeypatch.setattr(rainbow_mcurl, "update", update_shuffled)
+    monkeypatch.setattr(RainbowAgent, "update", update_shuffled)
 
 
 @pytest.mark.slow

@@ -1,10 +1,4 @@
-import sys
-from pathlib import Path
-
 import pytest
-
-# Recipes are scripts: their folder is on the path when they run.
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
 
 
 @pytest.fixture(autouse=True)

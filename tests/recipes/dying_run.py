@@ -10,8 +10,6 @@ import signal
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
-
 import torch
 
 from mcurl_torchrl import FrameReplayBuffer

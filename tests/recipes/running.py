@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import launch
-import rainbow_mcurl
-import sac_mcurl
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from mcurl_torchrl.training import RunDirectory, tables
+from recipes import launch, rainbow_mcurl, sac_mcurl
+from recipes.building import drop_foreign_keys
 
 RECIPES = Path(launch.__file__).parent
 TRAIN = {"sac_mcurl": sac_mcurl.train, "rainbow_mcurl": rainbow_mcurl.train}
@@ -22,6 +21,7 @@ TIMINGS = ("milliseconds", "seconds")
 def settings(*overrides: str, recipe: str = "sac_mcurl") -> DictConfig:
     with initialize_config_dir(str(launch.config_folder(recipe)), version_base="1.3"):
         cfg = compose(recipe, overrides=list(overrides))
+    drop_foreign_keys(cfg)
     OmegaConf.set_readonly(cfg, True)
     return cfg
 

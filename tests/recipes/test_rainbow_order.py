@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import launch
 import pytest
-import rainbow_builders as build
-import rainbow_mcurl
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from mcurl_torchrl import CategoricalDQNLoss, FrameReplayBuffer
+from mcurl_torchrl.agents import RainbowAgent
 from mcurl_torchrl.modules import NoisyLinear, RainbowPolicy
 from mcurl_torchrl.training import RunDirectory, TrainingRun
+from recipes import launch, rainbow_mcurl
 from tests.recipes.plain_rainbow import Params
 from tests.recipes.test_rainbow_configs import settings
 
@@ -67,14 +66,13 @@ class Watch:
         self.evaluated = 0
         self.priorities = ExpectedPriorities()
         self.begun = False
-        for maker, name in (("make_policy", "policy"), ("make_value_loss", "value")):
-            self.after(build, maker, lambda made, *_, name=name: setattr(self, name, made))
+        self.after(rainbow_mcurl, "make_agent", self.made)
         self.after(TrainingRun, "begin", self.begin)
         self.after(NoisyLinear, "reset_noise", self.noise_drawn)
         self.after(RainbowPolicy, "forward", self.acted)
         self.after(FrameReplayBuffer, "add", self.stored)
         self.after(FrameReplayBuffer, "sample", self.sampled)
-        self.after(rainbow_mcurl, "update", self.updated)
+        self.after(RainbowAgent, "update", self.updated)
         self.after(FrameReplayBuffer, "update_tensordict_priority", self.priorities_written)
         self.after(CategoricalDQNLoss, "copy_to_target", self.copied)
 
@@ -88,6 +86,9 @@ class Watch:
             return result
 
         self.monkeypatch.setattr(owner, name, noted)
+
+    def made(self, agent: RainbowAgent, *_: Any) -> None:
+        self.policy, self.value = agent.policy, agent.value
 
     def begin(self, *_: Any) -> None:
         self.begun = True

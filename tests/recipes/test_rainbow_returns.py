@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-import rainbow_builders as build
 import torch
 from tensordict import TensorDictBase
 
 from mcurl_torchrl.training import EpisodeStream
+from recipes.building import make_env
+from recipes.rainbow_mcurl import make_replay
 from tests.recipes.test_rainbow_configs import settings
 
 
@@ -20,8 +21,8 @@ def test_no_return_crosses_the_end_of_an_episode(tmp_path, max_emulator_frames, 
     # Assault rewards soon after a life is lost and soon after a game begins, so that a return that crosses is wrong.
     sizes = ["env.image_size=36", "replay.capacity=1000", "rainbow.batch_size=500"]
     cfg = settings("env=Assault", "algo=rainbow", *sizes, f"env.max_emulator_frames={max_emulator_frames}")
-    env = build.make_env(cfg, training=True)
-    buffer, _ = build.make_replay(cfg, tmp_path)
+    env = make_env(cfg.env, training=True)
+    buffer = make_replay(cfg, tmp_path)
     stream = EpisodeStream(env, seed=1)
     episodes: list[list[TensorDictBase]] = [[]]
     endings: list[str] = []

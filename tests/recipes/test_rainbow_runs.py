@@ -8,11 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import launch
 import pytest
-import rainbow_builders as build
 import torch
-from schema import RainbowRecipeConfig
 
 from mcurl_torchrl import load_policy, make_atari_env
 from mcurl_torchrl.training import (
@@ -25,11 +22,15 @@ from mcurl_torchrl.training import (
     read_video,
     tables,
 )
+from recipes import launch
+from recipes.building import make_env
+from recipes.rainbow_mcurl import make_agent, make_replay
+from recipes.schema import RainbowRecipeConfig, SACRecipeConfig
 from tests.recipes import running
 from tests.recipes.running import RECIPES, SMALL
 from tests.recipes.test_rainbow_configs import ALGOS, settings
 
-CATCH = ["env=gym", "env.id=tests.learning.catch:Catch-v0", "env.num_frames=2", "contrastive.slice_len=6"]
+CATCH = ["env=gym", "env.id=tests.learning.catch:Catch-v0", "env.num_frames=2", "objective.slice_len=6"]
 
 
 def train(folder: Path, *overrides: str) -> RunDirectory:
@@ -71,7 +72,7 @@ def test_the_tables(run: RunDirectory):
     assert steps == [(s, s, n) for s, count in ((0, 2), (60, 2), (120, 3)) for n in range(count)]
     metrics = tables.read(run.metrics.path)
     assert [row["step"] for row in metrics] == list(range(10, 121, 10))
-    wanted = ["loss_value", "loss_contrastive", "q_mean", "q_target_mean", "td_error", "priority_correction", "epsilon"]
+    wanted = ["loss_value", "loss_auxiliary", "q_mean", "q_target_mean", "td_error", "priority_correction", "epsilon"]
     wanted += ["contrastive_accuracy", "contrastive_accuracy_zeroed", "masked_fraction", "latent_rank", "latent_spread"]
     wanted += ["gradient_norm", "gradient_norm_encoder_clipped", "milliseconds_update", "milliseconds_env", "seconds"]
     wanted += ["episode_return"]
@@ -95,13 +96,13 @@ def test_a_loaded_policy_acts_as_the_trained_one(run: RunDirectory):
     expected = [row["return"] for row in tables.read(run.eval.path)[-3:]]
     lengths = [row["length"] for row in tables.read(run.eval.path)[-3:]]
     shared = {"episodes": 3, "seed": derive_seed(cfg.seed, "evaluation", 120), "epsilon": cfg.evaluation.epsilon}
-    stacked = evaluate(policy.network, [build.make_env(cfg, training=False) for _ in range(2)], **shared)
+    stacked = evaluate(policy.network, [make_env(cfg.env, training=False) for _ in range(2)], **shared)
     assert (stacked.returns, stacked.lengths) == (expected, lengths)
 
     # And on single raw frames, of which it makes the same stacks; zeros stand before a game's first ones.
     seen: list[torch.Tensor] = []
     policy.network.register_forward_pre_hook(lambda network, inputs: seen.append(inputs[0].clone()))
-    evaluate(policy.network, build.make_env(cfg, training=False), **shared)
+    evaluate(policy.network, make_env(cfg.env, training=False), **shared)
     stacks, seen[:] = torch.cat(seen), []
     single = make_atari_env("RoadRunner", training=False, num_frames=1, image_size=36, max_emulator_frames=400)
     raw = evaluate(
@@ -137,7 +138,7 @@ def test_every_algorithm_runs(algo: str, tmp_path: Path):
     directory = train(tmp_path / "run", *SMALL, "env=Pong", f"algo={algo}", "total_env_steps=60")
     last = tables.read(directory.metrics.path)[-1]
     assert math.isfinite(last["loss_value"])
-    assert ("loss_contrastive" in last) == (algo != "rainbow")
+    assert (last["loss_auxiliary"] == 0) == (algo == "rainbow")
     assert ("contrastive_accuracy_zeroed" in last) == (algo in ("mcurl", "sym_curl"))
     load_policy(directory.path)
 
@@ -148,7 +149,7 @@ def test_every_algorithm_runs(algo: str, tmp_path: Path):
         ["reference=dopamine"],
         ["reference=otrainbow", "rainbow.first_update_agent_steps=40"],
         ["rainbow.loss=expected"],
-        ["contrastive.augmentation=none", "contrastive.projection=linear"],
+        ["rainbow.augmentation=none", "objective.projection=linear"],
         ["replay.memmap=true"],
     ],
     ids=lambda lines: lines[0],
@@ -165,10 +166,9 @@ def test_other_settings_run(overrides: list[str], tmp_path: Path):
 def test_which_parameters_learn(algo: str, tmp_path: Path):
     """All of the policy and of the contrastive loss, once; nothing of a momentum copy or a target."""
     cfg = settings("preset=smoke", f"algo={algo}")
-    policy = build.make_policy(cfg, build.make_env(cfg, training=True), torch.device("cpu"))
-    value = build.make_value_loss(cfg, policy)
-    contrastive, _ = build.make_contrastive(cfg, policy)
-    optimizer, schedule = build.make_optimizer(cfg, policy, contrastive)
+    agent = make_agent(cfg, make_env(cfg.env, training=True), make_replay(cfg, tmp_path), torch.device("cpu"))
+    policy, value, optimizer, schedule = agent.policy, agent.value, agent.optimizer, agent.schedule
+    contrastive = getattr(agent.task, "loss_module", None)
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     assert len(trained) == len(set(trained)) and set(policy.parameters()) <= set(trained)
     assert all(parameter.requires_grad for parameter in trained)
@@ -183,8 +183,8 @@ def test_which_parameters_learn(algo: str, tmp_path: Path):
 
 def test_rainbow_sees_plain_frames_and_the_views_are_augmented(tmp_path: Path):
     cfg = settings("preset=smoke", "env=RoadRunner", "algo=curl", "rainbow.batch_size=32")
-    env = build.make_env(cfg, training=True)
-    buffer, _ = build.make_replay(cfg, tmp_path)
+    env, buffer = make_env(cfg.env, training=True), make_replay(cfg, tmp_path)
+    make_agent(cfg, env, buffer, torch.device("cpu"))  # its task adds the views
     stream = EpisodeStream(env, seed=1)
     steps = [stream.step(lambda observation: env.action_spec.rand()) for _ in range(100)]
     for step in steps:
@@ -200,7 +200,7 @@ def test_rainbow_sees_plain_frames_and_the_views_are_augmented(tmp_path: Path):
 def test_rewards_are_clipped_in_training_only():
     cfg = settings("env=gym", "env.id=tests.recipes.tiny_envs:Pay-v0", "env.clip_rewards=true", "env.image_size=36")
     for training, reward in ((True, 1.0), (False, 5.0)):
-        env = build.make_env(cfg, training=training)
+        env = make_env(cfg.env, training=training)
         assert env.rollout(3)["next", "reward"].unique().tolist() == [reward]
 
 
@@ -211,19 +211,21 @@ def test_rewards_are_clipped_in_training_only():
     ("overrides", "answers"),
     [
         (["rainbow.loss=quantile"], ["rainbow.loss", "quantile", "categorical", "expected"]),
-        (["contrastive.projection=mlp"], ["contrastive.projection", "mlp", "linear", "curl"]),
-        (["contrastive.augmentation=flip"], ["contrastive.augmentation", "flip", "shift"]),
-        (["contrastive.views=batch"], ["contrastive.views=batch", "slices"]),
+        (["objective.projection=mlp"], ["objective.projection", "mlp", "linear", "curl"]),
+        (["rainbow.augmentation=flip"], ["rainbow.augmentation", "flip", "shift"]),
+        (["algo=curl", "objective.views=half"], ["objective.views='half'", "slices"]),
+        (["objective.coeff=-1"], ["objective.coeff=-1;", "at least 0"]),
+        (["objective.coeff=nan"], ["objective.coeff=nan", "finite"]),
         (["rainbow.max_gradient_norm=0"], ["rainbow.max_gradient_norm=0.0", "above 0"]),
-        (["contrastive.tau=2"], ["contrastive.tau=2.0", "at most 1"]),
-        (["contrastive.mask_ratio=0"], ["contrastive.mask_ratio=0.0", "above 0"]),
+        (["objective.tau=2"], ["objective.tau=2;", "at most 1"]),
+        (["objective.mask_ratio=0"], ["objective.mask_ratio=0;", "above 0"]),
         (["rainbow.lr=-1"], ["rainbow.lr=-1.0"]),
         (["rainbow.priority_exponent=-1"], ["rainbow.priority_exponent=-1.0"]),
-        (["rainbow.value_bounds=[1,-1]"], ["rainbow.value_bounds=[1.0, -1.0]"]),
+        (["rainbow.value_bounds=[1,-1]"], ["rainbow.value_bounds=(1.0, -1.0)"]),
         (["rainbow.num_atoms=1"], ["rainbow.num_atoms=1", "at least 2"]),
-        (["rainbow.noisy=false"], ["rainbow.noisy=false", "explore"]),
+        (["rainbow.noisy=false"], ["rainbow.epsilon_end=0", "noisy=false", "explore"]),
         (["evaluation.epsilon=2"], ["evaluation.epsilon=2"]),
-        (["contrastive.slice_len=50"], ["at least 50", "contrastive.slice_len=50"]),
+        (["objective.slice_len=50"], ["at least 50", "rainbow.first_update_agent_steps=40"]),
         (["rainbow.n_step=0"], ["rainbow.n_step=0"]),
         (["rainbow.epsilon_begin=2"], ["rainbow.epsilon_begin=2"]),
         (["rainbow.first_update_agent_steps=4"], ["rainbow.first_update_agent_steps=4", "at least 8"]),
@@ -232,7 +234,8 @@ def test_rewards_are_clipped_in_training_only():
         (["evaluation.num_envs=0"], ["evaluation.num_envs=0"]),
         (["evaluation.final_episodes=0"], ["evaluation.final_episodes=0"]),
         (["env.image_size=20"], ["image_size=20", "25"]),
-        (["env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0"], ["discrete actions", "Dot-v0", "sac_mcurl.py"]),
+        (["env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0"], ["discrete actions", "sac_mcurl.py"]),
+        (["env=cartpole-swingup"], ["discrete actions", "recipes/sac_mcurl.py"]),
         (["env=atari", "env.game=MsPackman"], ["MsPackman", "MsPacman"]),
     ],
     ids=lambda lines: lines[-1],
@@ -245,8 +248,6 @@ def test_settings_that_do_not_fit(overrides: list[str], answers: list[str], tmp_
 
 
 def test_a_run_of_another_recipe_is_not_resumed(run: RunDirectory):
-    from schema import SACRecipeConfig
-
     with pytest.raises(launch.BadCommand, match=r"a run of recipes/rainbow_mcurl\.py, not of recipes/sac_mcurl\.py"):
         launch.prepare([f"resume={run.path}"], SACRecipeConfig, launch.config_folder("sac_mcurl"))
     launch.prepare([f"resume={run.path}"], RainbowRecipeConfig, launch.config_folder("rainbow_mcurl"))

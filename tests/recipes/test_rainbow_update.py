@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-import rainbow_builders as build
-import rainbow_mcurl
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.data import Categorical
 
 from mcurl_torchrl.modules import RainbowPolicy
+from recipes.rainbow_mcurl import make_agent, make_replay
 from tests.recipes.plain_rainbow import Agent, Noise, Params
 from tests.recipes.test_rainbow_configs import settings
 
@@ -21,12 +21,13 @@ Parts = dict[str, Params]
 
 BATCH, ACTIONS, ATOMS, SIZE, SLICES, LENGTH = 6, 3, 7, 50, 2, 5
 WARMUP = 2
-SMALL = [f"env.image_size={SIZE}", f"rainbow.num_atoms={ATOMS}", "rainbow.hidden_dim=16", "contrastive.hidden_dim=12"]
-SMALL += ["contrastive.feature_dim=8", f"contrastive.warmup_updates={WARMUP}", "contrastive.dropout=0"]
+SMALL = [f"env.image_size={SIZE}", f"rainbow.num_atoms={ATOMS}", "rainbow.hidden_dim=16"]
+PROJECTION = ["objective.feature_dim=8", "objective.hidden_dim=12"]
+TRANSFORMER = [f"objective.warmup_updates={WARMUP}", "objective.dropout=0"]
 
 
 class OneSpec:
-    """What make_policy reads of an environment."""
+    """The part of an environment that make_agent reads."""
 
     observation_spec = {"pixels": torch.empty(4, SIZE, SIZE)}
     action_spec = Categorical(ACTIONS)
@@ -45,9 +46,9 @@ def double_precision(monkeypatch):
     ("algo", "game", "coeff", "more"),
     [
         ("mcurl", "Pong", 1.0, []),  # only CURL's own loss weighs less there
-        ("mcurl", "MsPacman", 1.0, ["contrastive.projection=linear"]),
+        ("mcurl", "MsPacman", 1.0, ["objective.projection=linear"]),
         ("sym_curl", "MsPacman", 1.0, []),
-        ("sym_curl", "Freeway", 1.0, ["contrastive.projection=linear"]),
+        ("sym_curl", "Freeway", 1.0, ["objective.projection=linear"]),
         ("curl", "MsPacman", 1.0, []),
         ("curl", "Pong", 0.01, []),
         ("seq_curl", "MsPacman", 1.0, []),
@@ -56,12 +57,11 @@ def double_precision(monkeypatch):
     ],
 )
 def test_updates_equal_the_published_ones(double_precision, algo, game, coeff, more):
+    more = [*more, *(PROJECTION if algo != "rainbow" else []), *(TRANSFORMER if algo in ("mcurl", "sym_curl") else [])]
     cfg = settings(*SMALL, f"algo={algo}", f"env={game}", *more)
-    policy = build.make_policy(cfg, OneSpec, torch.device("cpu"))
-    value = build.make_value_loss(cfg, policy)
-    contrastive, momentum = build.make_contrastive(cfg, policy)
-    optimizer, schedule = build.make_optimizer(cfg, policy, contrastive)
-    networks = parts_of(policy, value, contrastive)
+    agent = make_agent(cfg, OneSpec, make_replay(cfg, Path("unused")), torch.device("cpu"))
+    policy, value = agent.policy, agent.value
+    networks = parts_of(policy, value, getattr(agent.task, "loss_module", None))
     for tensor in all_tensors(networks):  # zeros, ones and copies that are equal would hide mistakes
         tensor.add_(0.04 * torch.randn(tensor.shape))
     plain = Agent(*networks, algo=algo, num_atoms=ATOMS, coeff=coeff, warmup=WARMUP)
@@ -72,15 +72,15 @@ def test_updates_equal_the_published_ones(double_precision, algo, game, coeff, m
         policy.reset_noise()
         batch, plain_batch = draw_batch(weight=400.0 if number % 2 else 1.0)
         views, plain_views = draw_views(algo, batch)
-        metrics = rainbow_mcurl.update(
-            cfg, policy, value, contrastive, momentum, optimizer, schedule, batch, views, measure=True
-        )
+        metrics = agent.update(batch, views, measure=True)
         noise = noise_of(dict(policy.network.named_buffers()))
         target_noise = noise_of(dict(value.target_value_network_params.flatten_keys(".").items()))
         told = plain.update(plain_batch, plain_views, noise, target_noise)
 
         told["td_error"] = told["priority"].mean()
         assert_close("priorities", batch["td_error"], told.pop("priority"))
+        if "loss_contrastive" in told:
+            told["loss_auxiliary"] = coeff * told.pop("loss_contrastive")
         for name, expected in told.items():
             assert_close(name, metrics[name], expected)
         assert_same_networks(networks, (plain.online, plain.target, plain.momentum))

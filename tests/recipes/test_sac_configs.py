@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
-import launch
 import pytest
-import sac_builders as build
 import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ReadonlyConfigError
-from published_scores import published_scores
-from schema import SACRecipeConfig
 
+from mcurl_torchrl.envs.atari_games import ATARI_100K_GAMES
+from recipes import launch
+from recipes.building import make_env
+from recipes.command_line import group_choices
+from recipes.published_scores import published_scores
+from recipes.sac_mcurl import make_agent, make_replay
+from recipes.schema import SACRecipeConfig
 from tests.recipes.running import settings
 
 TASKS = [
@@ -31,11 +35,12 @@ ALGOS = ["curl", "mcurl", "rad", "sac", "seq_curl", "state_sac", "sym_curl"]
 
 
 def options(group: str) -> list[str]:
-    return sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+    return group_choices(group, CONF)
 
 
 def test_the_groups_hold_what_the_paper_has():
-    assert options("env") == sorted([*TASKS, "dmc", "gym"])
+    assert options("env") == sorted([*TASKS, *ATARI_100K_GAMES, "dmc", "atari", "gym"])
+    assert options("objective") == ["curl", "mcurl", "none", "seq_curl", "sym_curl"]
     assert options("algo") == ALGOS
     assert options("preset") == ["cpu", "paper", "smoke"]
     assert options("reference") == ["code", "paper"]
@@ -56,8 +61,8 @@ def test_a_task_has_its_published_settings(task):
     assert cfg.env.action_repeat == repeat
     assert cfg.sac.batch_size == (512 if task == "cheetah-run" else 128)
     assert cfg.sac.lr == (2e-4 if task == "cheetah-run" else 1e-3)
-    assert cfg.contrastive.mask_ratio == (0.6 if task in ("finger-spin", "walker-walk") else 0.5)
-    assert cfg.contrastive.warmup_updates == 24000 // repeat
+    assert cfg.objective.mask_ratio == (0.6 if task in ("finger-spin", "walker-walk") else 0.5)
+    assert cfg.objective.warmup_updates == 24000 // repeat
 
 
 def test_the_defaults_are_the_published_settings():
@@ -67,7 +72,7 @@ def test_the_defaults_are_the_published_settings():
     assert (cfg.sac.hidden_dim, cfg.sac.gamma, cfg.replay.capacity) == (1024, 0.99, 100_000)
     assert (cfg.sac.alpha_lr, tuple(cfg.sac.alpha_betas), cfg.sac.alpha_init) == (1e-4, (0.5, 0.999), 0.1)
     assert (cfg.sac.critic_tau, cfg.sac.encoder_tau, cfg.sac.random_agent_steps) == (0.01, 0.05, 1000)
-    assert (cfg.contrastive.num_slices, cfg.contrastive.slice_len, cfg.contrastive.dropout) == (16, 32, 0.1)
+    assert (cfg.objective.num_slices, cfg.objective.slice_len, cfg.objective.dropout) == (16, 32, 0.1)
     assert (cfg.evaluation.interval_env_steps, cfg.evaluation.episodes) == (20_000, 10)
     assert cfg.env.shadows and cfg.env.multisampling
 
@@ -75,29 +80,29 @@ def test_the_defaults_are_the_published_settings():
 def test_the_paper_reading_differs_where_the_paper_does():
     code, paper = (OmegaConf.to_container(settings(f"reference={name}"), resolve=True) for name in ("code", "paper"))
     assert dict(line.split(": ", 1) for line in launch.differences(code, paper)) == {
-        "contrastive.dropout": "0.1 -> 0.0",
-        "contrastive.encoder_decays": "True -> False",
-        "contrastive.encoder_lr_scale": "2.0 -> 1.0",
-        "contrastive.negatives": "batch -> sequence",
-        "contrastive.num_slices": "16 -> 8",
-        "contrastive.reduction": "mean -> sum",
-        "contrastive.scale_attention": "True -> False",
-        "contrastive.warmup_initial_scale": "0.0005 -> 0.0",
-        "contrastive.warmup_updates": "3000 -> 6000",
+        "objective.dropout": "0.1 -> 0.0",
+        "objective.negatives": "batch -> sequence",
+        "objective.num_slices": "16 -> 8",
+        "objective.reduction": "mean -> sum",
+        "objective.scale_attention": "True -> False",
+        "objective.warmup_initial_scale": "0.0005 -> 0.0",
+        "objective.warmup_updates": "3000 -> 6000",
         "sac.actor_interval_updates": "2 -> 1",
+        "sac.auxiliary_encoder_decays": "True -> False",
+        "sac.auxiliary_encoder_lr_scale": "2.0 -> 1.0",
         "sac.lr": "0.001 -> 0.0001",
         "sac.target_interval_updates": "2 -> 1",
-        "sac.update_order": "['critic', 'actor', 'targets', 'contrastive'] -> "
-        "['critic', 'actor', 'contrastive', 'targets']",
+        "sac.update_order": "['critic', 'actor', 'targets', 'auxiliary'] -> "
+        "['critic', 'actor', 'auxiliary', 'targets']",
     }
 
 
 @pytest.mark.parametrize(
     "overrides",
     [
-        [f"contrastive.mask_ratio={ratio}" for ratio in (0.1, 0.3, 0.5, 0.7, 0.9)],
-        [f"contrastive.num_layers={layers}" for layers in (1, 2, 3, 4)],
-        [f"contrastive.slice_len={length},contrastive.num_slices={512 // length}" for length in (16, 32, 64, 128, 256)],
+        [f"objective.mask_ratio={ratio}" for ratio in (0.1, 0.3, 0.5, 0.7, 0.9)],
+        [f"objective.num_layers={layers}" for layers in (1, 2, 3, 4)],
+        [f"objective.slice_len={length},objective.num_slices={512 // length}" for length in (16, 32, 64, 128, 256)],
     ],
     ids=["mask ratio", "layers", "T at constant T*B"],
 )
@@ -127,7 +132,7 @@ def test_a_config_knows_its_keys():
         ("reference=papers", ["paper"]),
         ("sac.bach_size=64", ["'sac.bach_size'", "sac.batch_size"]),
         ("batch_size=64", ["sac.batch_size"]),
-        ("mask_ratio=0.3", ["contrastive.mask_ratio"]),
+        ("mask_ratio=0.3", ["objective.mask_ratio"]),
         ("sed=3", ["seed"]),
         ("+speed=3", ["speed"]),
         ("sac.lr.x=1", ["sac.lr"]),
@@ -163,17 +168,17 @@ def test_a_command_that_cannot_be_read_is_refused():
 
 @pytest.mark.parametrize(("reference", "expected"), [("code", 2e-3 * 0.5), ("paper", 1e-4)])
 def test_only_the_released_code_lets_the_encoders_contrastive_rate_fall(reference, expected):
-    cfg = settings("preset=smoke", f"reference={reference}", "contrastive.warmup_updates=5")
-    env = build.make_env(cfg)
-    sac = build.make_sac(cfg, env, torch.device("cpu"))
-    optimizers, schedules = build.make_optimizers(cfg, sac, build.make_contrastive(cfg, sac))
+    cfg = settings("preset=smoke", f"reference={reference}", "objective.warmup_updates=5")
+    env = make_env(cfg.env, training=True)
+    agent = make_agent(cfg, env, make_replay(cfg, Path("unused")), torch.device("cpu"))
+    optimizers, schedules = agent.optimizers, agent.schedules
     for _ in range(20):  # four times the warm-up: sqrt(1 / 4)
         for optimizer in optimizers.values():
             optimizer.step()
         for schedule in schedules.values():
             schedule.step()
-    assert optimizers["contrastive_encoder"].param_groups[0]["lr"] == pytest.approx(expected)
-    assert optimizers["contrastive"].param_groups[0]["lr"] == pytest.approx(cfg.sac.lr * 0.5)
+    assert optimizers["auxiliary_encoder"].param_groups[0]["lr"] == pytest.approx(expected)
+    assert optimizers["auxiliary"].param_groups[0]["lr"] == pytest.approx(cfg.sac.lr * 0.5)
     assert optimizers["critic"].param_groups[0]["lr"] == cfg.sac.lr
 
 

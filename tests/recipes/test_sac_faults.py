@@ -19,15 +19,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import evaluate
-import launch
 import pytest
 import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
-from schema import EvaluateConfig, SACRecipeConfig
 
 from mcurl_torchrl import load_policy
 from mcurl_torchrl.training import CheckpointNotRestored, Checkpoints, RunDirectory, tables
+from recipes import launch
+from recipes.schema import EvaluateConfig, SACRecipeConfig
 from tests.envs.test_gl import WITHOUT_LIBRARIES
 from tests.no_room import files_at_most
 from tests.recipes.faulty_envs import Faulty
@@ -134,11 +134,14 @@ def test_no_gpu(tmp_path: Path):
         (["sac.random_agent_steps=40"], ["sac.random_agent_steps=40", "total_env_steps=40"]),
         (["sac.updates_per_agent_step=0"], ["sac.updates_per_agent_step=0", "at least 1"]),
         (["sac.actor_interval_updates=0"], ["sac.actor_interval_updates=0", "at least 1"]),
-        (["algo=mcurl", "contrastive.mask_ratio=2"], ["mask_ratio=2", "between 0 and 1"]),
-        (["algo=mcurl", "contrastive.num_heads=3"], ["num_heads=3", "feature_dim=16"]),
-        (["algo=mcurl", "contrastive.negatives=some"], ["negatives='some'", "'batch', 'sequence'"]),
-        (["algo=mcurl", "contrastive.views=batch"], ["contrastive.views=batch", "slices"]),
-        (["algo=mcurl", "contrastive.slice_len=30", "sac.random_agent_steps=35"], ["slice_len=30", "21 rows"]),
+        (["algo=mcurl", "objective.mask_ratio=2"], ["objective.mask_ratio=2", "above 0 and at most 1"]),
+        (["algo=mcurl", "objective.num_heads=3"], ["num_heads=3", "feature_dim=16"]),
+        (["algo=mcurl", "objective.negatives=some"], ["negatives='some'", "'batch', 'sequence'"]),
+        (["algo=mcurl", "objective.mask_ratio=0"], ["objective.mask_ratio=0", "above 0"]),
+        (["algo=mcurl", "objective.coeff=-1"], ["objective.coeff=-1", "at least 0"]),
+        (["algo=curl", "objective.coeff=nan"], ["objective.coeff=nan", "finite"]),
+        (["algo=curl", "objective.views=half"], ["objective.views='half'", "slices"]),
+        (["algo=mcurl", "objective.slice_len=30", "sac.random_agent_steps=35"], ["slice_len=30", "21 rows"]),
         (["algo=mcurl", "replay.capacity=5"], ["slice_len=8", "5 rows stored"]),
     ],
     ids=lambda value: " ".join(value) if value[0].partition("=")[2] else "",
@@ -153,7 +156,7 @@ def test_settings_that_do_not_fit(overrides: list[str], answers: list[str], tmp_
 
 def test_a_small_replay_is_enough_where_it_holds_an_episode(tmp_path: Path):
     directory = train(tmp_path / "run", *FAULTY, "replay.capacity=22", "algo=mcurl", "total_env_steps=25")
-    assert math.isfinite(tables.read(directory.metrics.path)[-1]["loss_contrastive"])
+    assert math.isfinite(tables.read(directory.metrics.path)[-1]["loss_auxiliary"])
 
 
 @pytest.mark.parametrize(("tracker", "package"), [("wandb", "wandb"), ("mlflow", "mlflow")])
@@ -244,7 +247,7 @@ def test_an_environment_that_fails_when_an_episode_is_taken_up_again(fault, tmp_
     [
         (["sac.lr=1e30"], "non-finite loss at step 11: loss_actor=nan"),
         # The loss is still finite, and what the optimizer makes of it is not.
-        (["algo=seq_curl", "contrastive.encoder_lr_scale=1e42"], "non-finite parameters of sac at step 11"),
+        (["algo=seq_curl", "sac.auxiliary_encoder_lr_scale=1e42"], "non-finite parameters of losses at step 11"),
     ],
     ids=["loss", "parameters"],
 )

@@ -12,10 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sac_builders as build
-import sac_mcurl
 import torch
-from shared_builders import sample_slices
 
 from mcurl_torchrl import load_policy
 from mcurl_torchrl.training import (
@@ -28,6 +25,8 @@ from mcurl_torchrl.training import (
     read_video,
     tables,
 )
+from recipes.building import make_env
+from recipes.sac_mcurl import make_agent, make_replay
 from tests.recipes.running import RECIPES, SMALL, settings, train
 from tests.recipes.test_sac_configs import ALGOS, TASKS
 
@@ -60,10 +59,10 @@ def test_the_tables(run: RunDirectory):
     assert steps == [(0, 0, 125), (30, 240, 125), (60, 480, 125)]
     metrics = tables.read(run.metrics.path)
     assert [row["step"] for row in metrics] == [10, 20, 30, 40, 50, 60]
-    wanted = ["loss_qvalue", "loss_actor", "loss_alpha", "loss_contrastive", "alpha", "entropy", "q_mean", "td_error"]
+    wanted = ["loss_qvalue", "loss_actor", "loss_alpha", "loss_auxiliary", "alpha", "entropy", "q_mean", "td_error"]
     wanted += ["contrastive_accuracy", "contrastive_accuracy_zeroed", "masked_fraction", "latent_rank", "latent_spread"]
     wanted += ["gradient_norm_critic", "gradient_norm_encoder", "gradient_norm_actor"]
-    wanted += ["gradient_norm_encoder_contrastive", "milliseconds_update", "milliseconds_env", "seconds"]
+    wanted += ["gradient_norm_encoder_auxiliary", "milliseconds_update", "milliseconds_env", "seconds"]
     for name in wanted:
         assert math.isfinite(metrics[-1][name]), name
     assert metrics[0]["loss_qvalue"] is None  # random actions first
@@ -91,12 +90,12 @@ def test_a_loaded_policy_acts_as_the_trained_one(run: RunDirectory):
     # The last evaluation again, once on stacks and once on raw frames.
     expected = tables.read(run.eval.path)[-1]["return"]
     seed = derive_seed(cfg.seed, "evaluation", 60)
-    stacked = evaluate(policy.network, build.make_env(cfg), episodes=1, seed=seed)
+    stacked = evaluate(policy.network, make_env(cfg.env, training=True), episodes=1, seed=seed)
     assert stacked.returns == [expected]
 
     single = settings("preset=smoke", "env.num_frames=1")
     policy.reset()
-    raw = evaluate(lambda frames: policy(frames[0])[None], build.make_env(single), episodes=1, seed=seed)
+    raw = evaluate(lambda frames: policy(frames[0])[None], make_env(single.env, training=False), episodes=1, seed=seed)
     assert raw.returns == [expected]
 
 
@@ -137,40 +136,27 @@ def test_every_algorithm_runs(algo: str, tmp_path: Path):
     directory = train(tmp_path / "run", *SMALL, f"algo={algo}", "total_env_steps=240", "evaluation.video=false")
     last = tables.read(directory.metrics.path)[-1]
     assert math.isfinite(last["loss_qvalue"])
-    assert ("loss_contrastive" in last) == (algo not in ("rad", "sac", "state_sac"))
+    assert (last["loss_auxiliary"] == 0) == (algo in ("rad", "sac", "state_sac"))
     assert ("contrastive_accuracy_zeroed" in last) == (algo in ("mcurl", "sym_curl"))
     load_policy(directory.path)
 
 
 @pytest.mark.parametrize("reference", ["code", "paper"])
 def test_both_readings_run_on_a_gymnasium_environment(reference: str, tmp_path: Path):
-    directory = train(tmp_path / "run", *SMALL, *DOT, f"reference={reference}", "contrastive.num_slices=2")
+    directory = train(tmp_path / "run", *SMALL, *DOT, f"reference={reference}", "objective.num_slices=2")
     assert json.loads(directory.result.read_text())["env_steps"] == 60
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_runs(task: str):
     cfg = settings(f"env={task}", "preset=smoke")
-    env = build.make_env(cfg)
-    sac = build.make_sac(cfg, env, torch.device("cpu"))
-    contrastive = build.make_contrastive(cfg, sac)
-    optimizers, schedules = build.make_optimizers(cfg, sac, contrastive)
-    buffer, slices = build.make_replay(cfg, Path("unused"))
+    env, buffer = make_env(cfg.env, training=True), make_replay(cfg, Path("unused"))
+    agent = make_agent(cfg, env, buffer, torch.device("cpu"))
     stream = EpisodeStream(env, seed=1)
     for _ in range(12):
-        buffer.add(stream.step(lambda observation: sac.policy.sample(observation).detach()))
-    metrics = sac_mcurl.update(
-        cfg,
-        number=0,
-        sac=sac,
-        contrastive=contrastive,
-        targets=build.make_targets(cfg, sac, contrastive),
-        optimizers=optimizers,
-        schedules=schedules,
-        batch=buffer.sample(),
-        views=sample_slices(cfg.contrastive, slices),
-        measure=True,
-    )
+        buffer.add(stream.step(lambda observation: agent.policy.sample(observation).detach()))
+    batch = buffer.sample()
+    metrics = agent.update(batch, agent.task.sample(batch), measure=True)
     assert all(torch.isfinite(value).all() for value in metrics.values())
 
 
@@ -195,9 +181,9 @@ def test_sweeps(tmp_path: Path):
 
 def test_evaluation_leaves_no_trace():
     cfg = settings("preset=smoke")
-    env, evaluation_env = build.make_env(cfg), build.make_env(cfg)
-    sac = build.make_sac(cfg, env, torch.device("cpu"))
-    stream, undisturbed = (EpisodeStream(made, seed=3) for made in (env, build.make_env(cfg)))
+    env, evaluation_env = make_env(cfg.env, training=True), make_env(cfg.env, training=True)
+    sac = make_agent(cfg, env, make_replay(cfg, Path("unused")), torch.device("cpu")).losses
+    stream, undisturbed = (EpisodeStream(made, seed=3) for made in (env, make_env(cfg.env, training=True)))
 
     def still(observation: torch.Tensor) -> torch.Tensor:
         return torch.zeros(1)
@@ -219,10 +205,9 @@ def test_evaluation_leaves_no_trace():
 
 def test_the_actor_loss_never_reaches_the_convolutions():
     cfg = settings("preset=smoke", *DOT)
-    env = build.make_env(cfg)
-    sac = build.make_sac(cfg, env, torch.device("cpu"))
-    contrastive = build.make_contrastive(cfg, sac)
-    buffer, slices = build.make_replay(cfg, Path("unused"))
+    env, buffer = make_env(cfg.env, training=True), make_replay(cfg, Path("unused"))
+    agent = make_agent(cfg, env, buffer, torch.device("cpu"))
+    sac = agent.losses
     stream = EpisodeStream(env, seed=1)
     for _ in range(30):
         buffer.add(stream.step(lambda observation: env.action_spec.rand()))
@@ -240,8 +225,7 @@ def test_the_actor_loss_never_reaches_the_convolutions():
     actor = moved_by(sac.actor_loss(batch)["loss_actor"])
     assert not any("encoder" in name or "qvalue" in name for name in actor)
     assert {"policy.projection.0", "policy.head.layers"} <= actor
-    views = sample_slices(cfg.contrastive, slices)
-    assert moved_by(contrastive(views)["loss_contrastive"]) == {
+    assert moved_by(agent.task.loss()) == {
         "policy.encoder.convs",
         "policy.encoder.linear",
         "policy.encoder.norm",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-import sac_builders as build
 import torch
-from hydra import compose, initialize_config_dir
-from launch import config_folder
 from omegaconf import DictConfig
-from sac_mcurl import update
 from tensordict import TensorDict
 from torch import Tensor
+from torchrl.data import Bounded
 
+from recipes.sac_mcurl import make_agent, make_replay
+from tests.recipes import running
 from tests.recipes.plain_sac import Agent
 
 BATCH, ACTIONS, SIZE, SLICES, LENGTH = 6, 2, 20, 2, 5
@@ -20,16 +21,15 @@ WARMUP = 2
 
 def settings(*overrides: str) -> DictConfig:
     sizes = ["encoder.crop_size=20", "encoder.num_filters=4", "encoder.num_layers=2", "encoder.feature_dim=8"]
-    sizes += ["sac.hidden_dim=16", f"contrastive.warmup_updates={WARMUP}", "contrastive.dropout=0"]
-    with initialize_config_dir(str(config_folder("sac_mcurl")), version_base="1.3"):
-        return compose("sac_mcurl", overrides=[*sizes, *overrides])
+    sizes += ["sac.hidden_dim=16", f"objective.warmup_updates={WARMUP}", "objective.dropout=0"]
+    return running.settings(*sizes, *overrides)
 
 
 class OneSpec:
-    """What make_sac reads of an environment."""
+    """The part of an environment that make_agent reads."""
 
     observation_spec = {"pixels": torch.empty(9, SIZE, SIZE)}
-    action_spec = torch.empty(ACTIONS)
+    action_spec = Bounded(-1, 1, shape=(ACTIONS,))
 
 
 def images(*lead: int) -> Tensor:
@@ -85,16 +85,14 @@ def double_precision():
 
 def test_updates_equal_the_published_ones(double_precision):
     cfg = settings()
-    sac = build.make_sac(cfg, OneSpec, torch.device("cpu"))
-    contrastive = build.make_contrastive(cfg, sac)
+    agent = make_agent(cfg, OneSpec, make_replay(cfg, Path("unused")), torch.device("cpu"))
+    sac, contrastive = agent.losses, agent.task.loss_module
     for part in (sac, contrastive):  # zeros and ones would hide mistakes with biases and norms
         for value in part.parameters():
             if value.requires_grad and value.ndim:
                 value.data.add_(0.1 * torch.randn(value.shape))
     sac.target_encoder.copy.load_state_dict(sac.encoder.state_dict())
     sac.sac.target_qvalue_network_params.data.copy_(sac.sac.qvalue_network_params.data)
-    targets = build.make_targets(cfg, sac, contrastive)
-    optimizers, schedules = build.make_optimizers(cfg, sac, contrastive)
 
     stacked = sac.sac.qvalue_network_params
     context = contrastive.context_network_params.flatten_keys(".").to_dict()
@@ -112,7 +110,8 @@ def test_updates_equal_the_published_ones(double_precision):
         batch, plain_batch = draw_batch()
         slices, plain_slices = draw_slices()
         noise_state = torch.get_rng_state()
-        update(cfg, number, sac, contrastive, targets, optimizers, schedules, batch, slices, measure=True)
+        agent.begin_step(agent.first_update_step + number)
+        agent.update(batch, slices, measure=True)
         torch.set_rng_state(noise_state)
         noises = [torch.randn(BATCH, ACTIONS) for _ in range(2)]
         plain.update(number, plain_batch, plain_slices, noises)
