@@ -115,7 +115,7 @@ def check_recipe(directory: RunDirectory, schema: type) -> None:
 
 def check_override(override: Override, schema: type, conf: Path) -> None:
     key = override.key_or_group
-    if key.partition(".")[0] == "hydra":
+    if re.split("[./]", key)[0] == "hydra":  # hydra.run.dir=..., hydra/launcher=...
         return
     group = key.partition("@")[0]
     if (conf / group).is_dir():
