@@ -81,6 +81,7 @@ def run(suite: Suite, options: Options) -> int:
             stop=stop,
             show=board.show,
             note=board.note,
+            on_stop=board.leave,
         )
     board.show(jobs, now=True)
     if stop.requested:

@@ -70,7 +70,7 @@ class Board:
         self._next = self._clock() + (TABLE_SECONDS if self._live else LINES_SECONDS)
 
     def leave(self) -> None:
-        """Keeps what is drawn; more comes below it."""
+        """Keeps what is drawn: something else was written below it."""
         self._drawn = 0
 
     def _erase(self) -> None:
@@ -84,17 +84,16 @@ class Board:
         return f"{self._name}: {len(jobs)} runs: {listed}"
 
     def _event(self, job: Job) -> str:
-        reason = f": {job.reason}" if job.reason else ""
+        word, more = str(job.status), f"  {job.reason}" if job.reason else ""
         if job.status == "waiting" and job.attempts:
-            return f"failed, once more  {job.run.name}{reason}"
-        if job.status == "running":
-            return f"{'started' if job.attempts == 1 else 'started again'}  {job.run.name}"
-        if job.status == "done":
-            score = read_result(job.directory).get("final_return")
-            return f"done  {job.run.name}  return {_number(score)}{reason}{self._marked(job)}"
-        if job.status == "failed":
-            return f"failed  {job.run.name}{reason}\n  its output is in {job.log}"
-        return f"{job.status}  {job.run.name}{reason}"
+            word = "again"
+        elif job.status == "running":
+            word = "started"
+        elif job.status == "done":
+            more = f"  return {_number(read_result(job.directory).get('final_return'))}{more}{self._marked(job)}"
+        elif job.status == "failed":
+            more += f"\n          (its output is in {job.log})"
+        return f"{word:9} {job.run.name}{more}"
 
     def _marked(self, job: Job) -> str:
         try:
@@ -117,11 +116,11 @@ def _how_far(job: Job) -> str:
     progress = progress_of(job.run, job.directory)
     steps = f"{progress.env_steps:>9,} of {progress.total:,} env steps"
     left = "" if progress.seconds_left is None else f"  {_duration(progress.seconds_left)} left"
-    return f"{steps}  return {_number(progress.last_return)}{left}"
+    return f"{steps}  return {_number(progress.last_return):>8}{left}"
 
 
 def _number(value: float | None) -> str:
-    return f"{'-':>8}" if value is None else f"{value:8,.1f}"
+    return "-" if value is None else f"{value:,.1f}"
 
 
 def _duration(seconds: float) -> str:

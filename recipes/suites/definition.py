@@ -28,7 +28,7 @@ SET_BY_THE_SUITE = ("env", "algo", "seed", "resume", "resume_changed", "hydra.ru
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a suite, in the folder ``RECIPE/ENV/LABEL-seedN``. The label is the algorithm, or algorithm-variant."""
+    """One run of a suite, in the folder ``RECIPE/ENV/LABEL-seedN``; the label is ALGO, or ALGO-VARIANT."""
 
     recipe: str
     env: str
@@ -215,7 +215,7 @@ def _check_overrides(where: str, experiment: Experiment) -> None:
     schema, conf = SCHEMAS[experiment.recipe], config_folder(experiment.recipe)
     try:
         for given in (*experiment.overrides, *itertools.chain(*experiment.variants.values())):
-            override = OverridesParser.create().parse_override(given)
+            (override,) = OverridesParser.create().parse_overrides([given])
             if override.key_or_group in SET_BY_THE_SUITE:
                 raise BadCommand(f"{given}: the suite sets {override.key_or_group} itself")
             if override.is_sweep_override():
@@ -237,7 +237,6 @@ def _check_distinct(suite: Suite) -> None:
     for number, experiment in enumerate(suite.experiments):
         for run in experiment.runs():
             if run.name in names:
-                raise BadCommand(
-                    f"{suite.file}: experiments[{number}] has {run.name}, as one before it; use variants, which have names"
-                )
+                where = f"{suite.file}: experiments[{number}]"
+                raise BadCommand(f"{where} has {run.name}, as one before it has; use variants, which have names")
             names.add(run.name)

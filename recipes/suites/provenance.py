@@ -22,9 +22,9 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def git(*arguments: str, folder: Path = RECIPES) -> str | None:
-    """Returns what git says, none where it has nothing to say."""
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+def git(*arguments: str) -> str | None:
+    """Returns what git says about the repository of the recipes; none where it fails."""
+    command = ["git", "--no-optional-locks", "-C", str(RECIPES), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.rstrip("\n")
     except (OSError, subprocess.SubprocessError):
@@ -94,8 +94,8 @@ def declare(suite: Suite) -> Path:
     target = Path(root) / "benchmarks" / "suites" / suite.file.name if of_recipes else suite.file.resolve()
     if of_recipes and target.exists():
         raise BadCommand(f"{target} is there already; rename {suite.file.name}, or declare suite={target}")
-    changed = [line[3:] for line in (git("status", "--porcelain", folder=Path(root)) or "").splitlines()]
-    changed = [name for name in changed if (Path(root) / name).resolve() not in (target, *target.parents)]
+    listed = (git("status", "--porcelain", "-z", "--no-renames", "--untracked-files=all") or "").split("\0")
+    changed = [line[3:] for line in listed if line and (Path(root) / line[3:]).resolve() != target]
     if changed:
         raise BadCommand(f"declare=true: commit these first, or take them back: {', '.join(changed)}")
     text = suite.file.read_text(encoding="utf-8").rstrip("\n")

@@ -126,6 +126,7 @@ def work(
     stop: StopRequested,
     show: Callable[[list[Job]], None],
     note: Callable[[Job], None],
+    on_stop: Callable[[], None],
     seconds: float = 0.5,
 ) -> None:
     """Works until every job is done, failed or refused, or until it is asked to stop; then all processes have ended.
@@ -140,6 +141,7 @@ def work(
         stop: who may ask to stop.
         show: called with all jobs, again and again.
         note: called with a job whose status has changed.
+        on_stop: called when somebody has asked to stop, and the processes save.
         seconds: between two looks.
     """
     asked = False
@@ -155,6 +157,7 @@ def work(
             elif not asked:
                 asked = True
                 _signal(jobs, signal.Signals[stop.signal_name])
+                on_stop()
             show(jobs)
             running = any(job.status == "running" for job in jobs)
             if not running and (stop.requested or not any(job.status in ("waiting", "elsewhere") for job in jobs)):
