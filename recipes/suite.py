@@ -10,6 +10,7 @@ all runs; the same command goes on. docs/suites.md has the format of a suite and
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -55,12 +56,15 @@ def main(arguments: list[str]) -> int:
         return 0
     if options.dry_run:
         return show_plan(suite)
-    try:
-        with RunDirectory(suite.folder).lock():
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(RunDirectory(suite.folder).lock())
             note_start(suite)
-            return run(suite, options)
-    except RunDirectoryInUse as error:
-        raise BadCommand(f"another suite.py is at work: {error}") from None
+        except RunDirectoryInUse as error:
+            raise BadCommand(f"another suite.py is at work: {error}") from None
+        except OSError as error:
+            raise BadCommand(f"nothing can be written in {suite.folder}: {error}") from None
+        return run(suite, options)
 
 
 def run(suite: Suite, options: Options) -> int:
@@ -70,7 +74,8 @@ def run(suite: Suite, options: Options) -> int:
     for line in other_code(suite):
         board.say(line)
     for job in jobs:
-        if job.look() in ("finished", "refused"):
+        job.look()
+        if job.status != "waiting":
             board.note(job)
     with catch_stop_signals() as stop:
         work(

@@ -201,7 +201,7 @@ def test_lines_where_there_is_no_terminal(run: RunDirectory):
         ("sac_mcurl.py: the run differs:\n  a: 1 -> 2\nuse b\n", "sac_mcurl.py: the run differs:\n  a: 1 -> 2\nuse b"),
         ("EnvironmentFailed: it\n(the traceback is in a)\nto go on from 3:\n  python\n", "EnvironmentFailed: it"),
         (
-            "Warning: a\ntrained to the end, which could not be saved; to go on from the checkpoint of agent step 3:\n  b",
+            "Warning: a\ntrained to the end, which could not be saved; to go on from the checkpoint of agent step 3:\n",
             "trained to the end, which could not be saved",
         ),
         ("agent step 3\nagent step 4\n", "agent step 4"),
