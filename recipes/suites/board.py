@@ -14,6 +14,7 @@ from suites.state import progress_of, read_result
 from suites.workers import Job
 
 TABLE_SECONDS, LINES_SECONDS = 1.0, 300.0
+UNDER_WAY, TROUBLED = {"running", "elsewhere", "stopped"}, {"failed", "refused"}
 WORDS = ("done", "running", "elsewhere", "waiting", "stopped", "failed", "refused")
 
 
@@ -46,7 +47,8 @@ class Board:
     def note(self, job: Job) -> None:
         """Prints that a job's status has changed."""
         self.say(self._event(job))
-        self._next = min(self._next, self._clock() + TABLE_SECONDS) if self._live else self._next
+        if self._live:
+            self._next = self._clock()  # the table was erased
 
     def say(self, text: str) -> None:
         """Prints a line that stays."""
@@ -59,14 +61,14 @@ class Board:
             return
         if self._live:
             width, height = shutil.get_terminal_size()
-            lines = [self._counts(jobs), *table(jobs)]
+            lines = [self._counts(jobs), *table(jobs, TROUBLED | UNDER_WAY)]
             if len(lines) > height - 1:
                 lines = [*lines[: height - 2], f"... and {len(lines) - height + 2} more"]
             self._erase()
             print("\n".join(line[: width - 1] for line in lines), file=self._stream, flush=True)
             self._drawn = len(lines)
         else:
-            self.say("\n".join([self._counts(jobs), *(line for line in table(jobs) if "running" in line[:12])]))
+            self.say("\n".join([self._counts(jobs), *table(jobs, UNDER_WAY)]))  # trouble was said when it came
         self._next = self._clock() + (TABLE_SECONDS if self._live else LINES_SECONDS)
 
     def leave(self) -> None:
@@ -103,9 +105,9 @@ class Board:
         return f"  ({'; '.join(found)})" if found else ""
 
 
-def table(jobs: list[Job]) -> list[str]:
-    """Returns a line for each run that is under way or went wrong."""
-    shown = [job for job in jobs if job.status in ("running", "elsewhere", "stopped", "failed", "refused")]
+def table(jobs: list[Job], statuses: set[str]) -> list[str]:
+    """Returns a line for each run of these statuses."""
+    shown = [job for job in jobs if job.status in statuses]
     width = max((len(job.run.name) for job in shown), default=0)
     return [f"  {job.status:9} {job.run.name:{width}}  {_how_far(job)}" for job in shown]
 

@@ -26,7 +26,7 @@ from tests.recipes.running import RECIPES, results, train
 
 DOT = ["env.id=tests.recipes.tiny_envs:Dot-v0", "preset=smoke", "logging.tensorboard=false", "evaluation.video=false"]
 SHORT = [*DOT, "total_env_steps=40", "sac.random_agent_steps=10"]
-LONG = [*DOT, "total_env_steps=200", "evaluation.interval_env_steps=100"]  # long enough to be killed in the middle
+LONG = [*DOT, "total_env_steps=300", "evaluation.interval_env_steps=150"]  # long enough to be killed in the middle
 PATIENCE = 200  # seconds to wait for a process
 
 
@@ -72,7 +72,7 @@ def trains(run: RunDirectory) -> int | None:
     """Returns the process of a run that has learned and saved something; none until then."""
     with contextlib.suppress(OSError, ValueError):
         latest = Checkpoints(run.checkpoints).latest()
-        if latest is not None and 20 < latest.step < 180:
+        if latest is not None and 20 < latest.step < 280:
             return int((run.path / ".lock").read_text())
     return None
 
@@ -163,8 +163,19 @@ def test_a_killed_worker_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_ctrl_c_saves_all_and_the_same_command_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture):
     command, run = write(tmp_path, experiment(LONG, [1])), run_of(tmp_path, "rad-seed1")
 
+    def press_twice_for_a_run_that_does_not_react() -> None:
+        os.kill(wait_for(lambda: trains(run)), signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with meanwhile(press_twice_for_a_run_that_does_not_react):
+        assert script.main(command) == 130
+    assert "  killed by SIGKILL\n" in capsys.readouterr().out
+    saved = Checkpoints(run.checkpoints).latest().step
+
     def press() -> None:
-        wait_for(lambda: trains(run))
+        wait_for(lambda: resumed(run) and Checkpoints(run.checkpoints).latest().step > saved)
         os.kill(os.getpid(), signal.SIGINT)
 
     with meanwhile(press):
@@ -176,14 +187,23 @@ def test_ctrl_c_saves_all_and_the_same_command_goes_on(tmp_path: Path, capsys: p
     (stopped_at,) = re.findall(r"stopped by SIGINT at agent step (\d+)", log)
     assert Checkpoints(run.checkpoints).latest().step == int(stopped_at)
     assert script.main(command) == 0
-    assert finished(run) and run.read_manifest()["resumed"][0]["step"] == int(stopped_at)
+    assert finished(run) and [entry["step"] for entry in run.read_manifest()["resumed"]] == [saved, int(stopped_at)]
 
 
-def test_a_suite_that_was_killed_goes_on_and_starts_nothing_twice(tmp_path: Path):
+@pytest.fixture
+def pids():
+    """Processes by their run, which do not outlive the test."""
+    found: dict[RunDirectory, int] = {}
+    yield found
+    for pid in found.values():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_suite_that_was_killed_goes_on_and_starts_nothing_twice(tmp_path: Path, pids: dict[RunDirectory, int]):
     command = [sys.executable, str(RECIPES / "suite.py"), *write(tmp_path, experiment(LONG, [1, 2])), "jobs=2"]
     killed, orphan = run_of(tmp_path, "rad-seed1"), run_of(tmp_path, "rad-seed2")
     suite = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    pids: dict[RunDirectory, int] = {}
 
     def both_are_held() -> bool:
         for run in {killed, orphan} - {*pids}:
