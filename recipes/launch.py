@@ -148,7 +148,8 @@ def run_locked(
             f"stopped by {stop.signal_name} at agent step {run.completed:,}; {how_to_go_on(directory)}", file=sys.stderr
         )
         sys.exit(130 if stop.signal_name == "SIGINT" else 143)
-    if Checkpoints(directory.checkpoints).latest().step < run.completed:
+    latest = Checkpoints(directory.checkpoints).latest()
+    if latest is None or latest.step < run.completed:
         sys.exit(f"trained to the end, which could not be saved; {how_to_go_on(directory)}")
     print(f"finished: {directory.path}", file=sys.stderr)
 
