@@ -169,6 +169,7 @@ def work(
             if job.process is not None:
                 job.process.wait()
                 job.end(retries, stopping=True)
+                note(job)
 
 
 def _follow(job: Job, retries: int, stop: StopRequested, note: Callable[[Job], None]) -> None:
