@@ -145,7 +145,7 @@ def objective_of_algo(name: str, conf: Path) -> str:
 
 def check_override(override: Override, schema: type, conf: Path, objective: set[str]) -> None:
     key = override.key_or_group
-    if key.partition(".")[0] == "hydra":
+    if re.split("[./]", key)[0] == "hydra":  # hydra.run.dir=..., hydra/launcher=...
         return
     group = key.partition("@")[0]
     if choices := group_choices(group, conf):

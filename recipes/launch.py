@@ -16,6 +16,7 @@ import hydra
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -44,6 +45,10 @@ NOT_COMPARED = ("resume", "resume_changed", "logging.progress")
 Train = Callable[[Any, TrainingRun], None]
 
 
+class JobFailed(Exception):
+    """A job of a sweep failed, as the message says; Hydra goes on with the others and hands this on at the end."""
+
+
 def recipe(train: Train, *, config_name: str, schema: type) -> None:
     """Trains as the command line says, in a run directory."""
 
@@ -55,9 +60,15 @@ def recipe(train: Train, *, config_name: str, schema: type) -> None:
 
 
 def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type) -> None:
-    """Runs a job with the config that the command line asks for; a wrong command ends with a sentence."""
+    """Runs a job with the config that the command line asks for; a wrong command ends with a sentence.
+
+    A job of a sweep that fails says so, and the sweep goes on. Hydra's launchers run jobs in other processes, too.
+    """
     logging.getLogger("torchrl").setLevel(logging.WARNING)
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra hands its errors on; without, it prints tracebacks
+    # A launcher's process imports this module by its name, wherever it was started.
+    importable = [str(Path(__file__).resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(importable)
 
     def checked(cfg: DictConfig) -> None:
         drop_foreign_keys(cfg)
@@ -70,10 +81,22 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
         except Exception as error:
             explain(Path(HydraConfig.get().runtime.output_dir), error)
 
+    def swept(cfg: DictConfig) -> None:
+        try:
+            checked(cfg)
+        except SystemExit as ended:
+            # A job that was stopped has a number: that stops the sweep. One that failed has a message.
+            if HydraConfig.get().mode != RunMode.MULTIRUN or not isinstance(ended.code, str):
+                raise
+            print(ended.code, file=sys.stderr, flush=True)
+            raise JobFailed(ended.code) from None
+
     program, conf = Path(sys.argv[0]).name, config_folder(config_name)
     try:
         sys.argv[1:] = prepare(sys.argv[1:], schema, conf)
-        hydra.main(version_base="1.3", config_path=str(conf), config_name=config_name)(checked)()
+        hydra.main(version_base="1.3", config_path=str(conf), config_name=config_name)(swept)()
+    except JobFailed as first:
+        sys.exit(f"{program}: the sweep is over; not all of its jobs were finished. The first that failed:\n{first}")
     except (BadCommand, HydraException, OmegaConfBaseException, OSError) as error:
         cause = f"\n{error.__cause__}" if isinstance(error, HydraException) and error.__cause__ else ""
         sys.exit(f"{program}: {error}{cause}")
@@ -126,7 +149,8 @@ def run_locked(
             f"stopped by {stop.signal_name} at agent step {run.completed:,}; {how_to_go_on(directory)}", file=sys.stderr
         )
         sys.exit(130 if stop.signal_name == "SIGINT" else 143)
-    if Checkpoints(directory.checkpoints).latest().step < run.completed:
+    latest = Checkpoints(directory.checkpoints).latest()
+    if latest is None or latest.step < run.completed:
         sys.exit(f"trained to the end, which could not be saved; {how_to_go_on(directory)}")
     print(f"finished: {directory.path}", file=sys.stderr)
 

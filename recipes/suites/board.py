@@ -1,0 +1,131 @@
+"""Shows how a suite stands: a table on a terminal, lines now and then elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from suites.provenance import marks
+from suites.state import progress_of, read_result
+from suites.workers import Job
+
+TABLE_SECONDS, LINES_SECONDS = 1.0, 300.0
+UNDER_WAY, TROUBLED = {"running", "elsewhere", "stopped"}, {"failed", "refused"}
+WORDS = ("done", "running", "elsewhere", "waiting", "stopped", "failed", "refused")
+
+
+class Board:
+    """Prints what happens as lines that stay, and on a terminal a table below them that is drawn again and again.
+
+    Args:
+        name: the suite's.
+        declared: as in the suite's YAML; runs of other code are marked.
+        stream: where to; stdout.
+        clock: seconds from anywhere.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        declared: Mapping[str, str] | None = None,
+        *,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._declared = declared
+        self._stream = sys.stdout if stream is None else stream
+        self._clock = clock
+        self._live = self._stream.isatty()
+        self._drawn = 0  # lines of the table that are on the screen
+        self._next = clock() + (0.0 if self._live else LINES_SECONDS)
+
+    def note(self, job: Job) -> None:
+        """Prints that a job's status has changed."""
+        self.say(self._event(job))
+        if self._live:
+            self._next = self._clock()  # the table was erased
+
+    def say(self, text: str) -> None:
+        """Prints a line that stays."""
+        self._erase()
+        print(text, file=self._stream, flush=True)
+
+    def show(self, jobs: list[Job], *, now: bool = False) -> None:
+        """Draws the table, or prints how far the runs are, if it is time to."""
+        if self._clock() < self._next and not now:
+            return
+        if self._live:
+            width, height = shutil.get_terminal_size()
+            lines = [self._counts(jobs), *table(jobs, TROUBLED | UNDER_WAY)]
+            if len(lines) > height - 1:
+                lines = [*lines[: height - 2], f"... and {len(lines) - height + 2} more"]
+            self._erase()
+            print("\n".join(line[: width - 1] for line in lines), file=self._stream, flush=True)
+            self._drawn = len(lines)
+        else:
+            self.say("\n".join([self._counts(jobs), *table(jobs, UNDER_WAY)]))  # trouble was said when it came
+        self._next = self._clock() + (TABLE_SECONDS if self._live else LINES_SECONDS)
+
+    def leave(self) -> None:
+        """Keeps what is drawn: something else was written below it."""
+        self._drawn = 0
+
+    def _erase(self) -> None:
+        if self._drawn:
+            self._stream.write(f"\x1b[{self._drawn}F\x1b[J")
+            self._drawn = 0
+
+    def _counts(self, jobs: list[Job]) -> str:
+        counted = Counter(job.status for job in jobs)
+        listed = ", ".join(f"{counted[word]} {word}" for word in WORDS if counted[word])
+        return f"{self._name}: {len(jobs)} runs: {listed}"
+
+    def _event(self, job: Job) -> str:
+        word, more = str(job.status), f"  {job.reason}" if job.reason else ""
+        if job.status == "waiting" and job.attempts:
+            word = "again"
+        elif job.status == "running":
+            word = "started"
+        elif job.status == "done":
+            more = f"  return {_number(read_result(job.directory).get('final_return'))}{more}{self._marked(job)}"
+        elif job.status == "failed":
+            more += f"\n          (its output is in {job.log})"
+        return f"{word:9} {job.run.name}{more}"
+
+    def _marked(self, job: Job) -> str:
+        try:
+            found = marks(job.directory.read_manifest(), self._declared)
+        except (OSError, ValueError) as error:
+            found = [str(error)]
+        return f"  ({'; '.join(found)})" if found else ""
+
+
+def table(jobs: list[Job], statuses: set[str]) -> list[str]:
+    """Returns a line for each run of these statuses."""
+    shown = [job for job in jobs if job.status in statuses]
+    width = max((len(job.run.name) for job in shown), default=0)
+    return [f"  {job.status:9} {job.run.name:{width}}  {_how_far(job)}" for job in shown]
+
+
+def _how_far(job: Job) -> str:
+    if job.status in ("failed", "refused"):
+        return job.reason.partition("\n")[0]
+    progress = progress_of(job.run, job.directory)
+    steps = f"{progress.env_steps:>9,} of {progress.total:,} env steps"
+    left = "" if progress.seconds_left is None else f"  {_duration(progress.seconds_left)} left"
+    return f"{steps}  return {_number(progress.last_return):>8}{left}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -1,0 +1,242 @@
+"""A suite of runs, as a YAML says it: which recipes, environments, algorithms and seeds, in which order."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from command_line import CONF, BadCommand, check_override, config_folder, did_you_mean
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, OverrideParseException
+from launch import check_settings, comparable
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from schema import RainbowRecipeConfig, SACRecipeConfig
+from yaml import YAMLError
+
+SCHEMAS = {"rainbow_mcurl": RainbowRecipeConfig, "sac_mcurl": SACRecipeConfig}
+SUITES = CONF / "suite"
+TOP_KEYS = ("experiments", "declared", "dir")
+SET_BY_THE_SUITE = ("env", "algo", "seed", "resume", "resume_changed", "hydra.run.dir")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a suite, in the folder ``RECIPE/ENV/LABEL-seedN``; the label is ALGO, or ALGO-VARIANT."""
+
+    recipe: str
+    env: str
+    label: str
+    seed: int
+    overrides: tuple[str, ...]  # all that the recipe's command line has, but for the folder
+
+    @property
+    def name(self) -> str:
+        return f"{self.recipe}/{self.env}/{self.label}-seed{self.seed}"
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the config that the recipe makes of the overrides.
+
+        Raises:
+            BadCommand: if they do not fit the recipe's config.
+        """
+        of_any_seed = tuple(line for line in self.overrides if not line.startswith("seed="))
+        return {**_composed(self.recipe, of_any_seed), "seed": self.seed}
+
+
+@functools.cache
+def _composed(recipe: str, overrides: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        with initialize_config_dir(str(config_folder(recipe)), version_base="1.3"):
+            cfg = compose(recipe, overrides=list(overrides))
+        check_settings(cfg)
+        return comparable(cfg)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise BadCommand(f"{recipe} with {' '.join(overrides)}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A recipe with all combinations of environments, algorithms, variants and seeds."""
+
+    recipe: str
+    envs: list[str]
+    algos: list[str]
+    seeds: list[int]
+    overrides: list[str] = field(default_factory=list)
+    variants: dict[str, list[str]] = field(default_factory=dict)  # more overrides, by the name they give
+
+    def runs(self) -> Iterator[PlannedRun]:
+        """Yields the runs, seed by seed: each seed is a whole comparison."""
+        variants = self.variants or {"": []}
+        for seed, env, algo, variant in itertools.product(self.seeds, self.envs, self.algos, variants):
+            given = [*self.overrides, *variants[variant]]
+            # Several runs share the cores: a thread each is faster than all of them in each other's way.
+            threads = [] if any(line.startswith("threads=") for line in given) else ["threads=1"]
+            overrides = (f"env={env}", f"algo={algo}", f"seed={seed}", *given, *threads)
+            yield PlannedRun(self.recipe, env, f"{algo}-{variant}" if variant else algo, seed, overrides)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Experiments in their order, where they go, and when they were declared."""
+
+    name: str
+    file: Path
+    experiments: list[Experiment]
+    folder: Path
+    declared: dict[str, str] | None = None
+
+    def runs(self) -> list[PlannedRun]:
+        return [run for experiment in self.experiments for run in experiment.runs()]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Returns what a YAML of the suite has."""
+        kept = [{key: value for key, value in asdict(one).items() if value} for one in self.experiments]
+        return {"experiments": kept, **({"declared": self.declared} if self.declared else {})}
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def find_suite(named: str) -> Path:
+    """Returns the file of a suite, named as one of ``conf/suite`` or by its path."""
+    if named.endswith((".yaml", ".yml")) or "/" in named:
+        if not Path(named).is_file():
+            raise BadCommand(f"suite={named}: there is no such file")
+        return Path(named)
+    names = suite_names()
+    if named not in names:
+        raise BadCommand(f"suite={named}: {did_you_mean(named, names)} (Or give the path of a YAML file.)")
+    return SUITES / f"{named}.yaml"
+
+
+def suite_names() -> list[str]:
+    return sorted(file.stem for file in SUITES.glob("*.yaml"))
+
+
+def read_suite(file: Path, changes: Mapping[str, Any], folder: str | None = None) -> Suite:
+    """Reads a suite and checks all of it, before anything is run.
+
+    Args:
+        file: the YAML.
+        changes: keys of an experiment, to be set in all of them.
+        folder: where it goes, instead of what the YAML says.
+
+    Raises:
+        BadCommand: if something is wrong; names the place in the file.
+    """
+    content = _read_yaml(file)
+    _check_keys(f"{file}", content, TOP_KEYS)
+    listed = content.get("experiments")
+    if not isinstance(listed, list) or not listed:
+        raise BadCommand(f"{file}: the suite is empty: it has no experiments")
+    experiments = [
+        _read_experiment(f"{file}: experiments[{number}]", one, changes) for number, one in enumerate(listed)
+    ]
+    place = folder or content.get("dir") or f"runs/suites/{file.stem}"
+    suite = Suite(file.stem, file, experiments, Path(str(place)).absolute(), _read_declared(file, content))
+    _check_distinct(suite)
+    return suite
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(file))
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        raise BadCommand(f"{file} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise BadCommand(f"{file} is no suite: it must have a list of experiments")
+    return content
+
+
+def _check_keys(where: str, content: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in content:
+        if key not in known:
+            raise BadCommand(f"{where} has {key!r}; {did_you_mean(str(key), list(known))}")
+
+
+def _read_declared(file: Path, content: Mapping[str, Any]) -> dict[str, str] | None:
+    declared = content.get("declared")
+    if declared is None:
+        return None
+    if not isinstance(declared, dict) or set(declared) != {"commit", "time"}:
+        raise BadCommand(f"{file}: declared={declared}; it must have a commit and a time")
+    return {key: str(value) for key, value in declared.items()}
+
+
+def _read_experiment(where: str, content: Any, changes: Mapping[str, Any]) -> Experiment:
+    if not isinstance(content, dict):
+        raise BadCommand(f"{where} is {content!r}; it must have a recipe, envs, algos and seeds")
+    _check_keys(where, content, tuple(one.name for one in fields(Experiment)))
+    content = {**content, **changes}
+    if missing := [key for key in ("recipe", "envs", "algos", "seeds") if key not in content]:
+        raise BadCommand(f"{where} has no {' and no '.join(missing)}")
+    if content["recipe"] not in SCHEMAS:
+        raise BadCommand(f"{where}: recipe={content['recipe']}; {did_you_mean(str(content['recipe']), list(SCHEMAS))}")
+    variants = {} if content.get("variants") is None else content["variants"]
+    if not isinstance(variants, dict) or not all(re.fullmatch(r"\w+", str(name), re.ASCII) for name in variants):
+        raise BadCommand(f"{where}.variants={variants}; each needs a name of letters, digits and underscores")
+    experiment = Experiment(
+        content["recipe"],
+        _list_of(str, f"{where}.envs", content["envs"]),
+        _list_of(str, f"{where}.algos", content["algos"]),
+        _list_of(int, f"{where}.seeds", content["seeds"]),
+        _list_of(str, f"{where}.overrides", content.get("overrides") or [], empty=True),
+        {
+            str(name): _list_of(str, f"{where}.variants.{name}", lines or [], empty=True)
+            for name, lines in variants.items()
+        },
+    )
+    _check_overrides(where, experiment)
+    return experiment
+
+
+def _list_of(kind: type, where: str, value: Any, *, empty: bool = False) -> list[Any]:
+    what = "whole numbers, such as [1, 2, 3]" if kind is int else "words, such as [mcurl, curl]"
+    if not isinstance(value, list) or not all(type(one) is kind for one in value) or not (value or empty):
+        raise BadCommand(
+            f"{where}={value}; it must be a list of {what}, such as {[1, 2, 3] if kind is int else '[a, b]'}"
+        )
+    for one in value:
+        if value.count(one) > 1:
+            raise BadCommand(f"{where} has {one} twice")
+    return value
+
+
+def _check_overrides(where: str, experiment: Experiment) -> None:
+    """Sees that a recipe takes what the experiment sets: each name, and the values with the first environment."""
+    schema, conf = SCHEMAS[experiment.recipe], config_folder(experiment.recipe)
+    try:
+        for given in (*experiment.overrides, *itertools.chain(*experiment.variants.values())):
+            (override,) = OverridesParser.create().parse_overrides([given])
+            if override.key_or_group in SET_BY_THE_SUITE:
+                raise BadCommand(f"{given}: the suite sets {override.key_or_group} itself")
+            if override.is_sweep_override():
+                raise BadCommand(f"{given} is several values; use variants, which have names")
+            check_override(override, schema, conf)
+        for group, chosen in (("env", experiment.envs), ("algo", experiment.algos)):
+            for choice in chosen:
+                check_override(OverridesParser.create().parse_override(f"{group}={choice}"), schema, conf)
+        for run in replace(experiment, envs=experiment.envs[:1]).runs():
+            run.settings()
+        if min(experiment.seeds) < 0:
+            raise BadCommand(f"seed={min(experiment.seeds)}; it must be at least 0")
+    except (BadCommand, OverrideParseException) as error:
+        raise BadCommand(f"{where}: {str(error).strip()}") from None
+
+
+def _check_distinct(suite: Suite) -> None:
+    names = set()
+    for number, experiment in enumerate(suite.experiments):
+        for run in experiment.runs():
+            if run.name in names:
+                where = f"{suite.file}: experiments[{number}]"
+                raise BadCommand(f"{where} has {run.name}, as one before it has; use variants, which have names")
+            names.add(run.name)

@@ -1,0 +1,53 @@
+"""A suite's folder: ``suite.yaml``, which says what is in it, and a folder for each run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from command_line import BadCommand
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from mcurl_torchrl.files import write_file
+from suites.definition import Experiment, Suite
+from suites.provenance import current_commit, now
+
+
+def note_start(suite: Suite) -> None:
+    """Writes down which suite the folder holds: when it was first started, with which commit, and when again.
+
+    Raises:
+        BadCommand: if the folder holds another suite, or runs that this one does not have.
+    """
+    file = suite.folder / "suite.yaml"
+    before = _read(file) if file.exists() else None
+    this_start = {"started": now(), "commit": current_commit()}
+    if before is not None:
+        _check_same(suite, file, before)
+        again = [*before.get("continued", []), this_start]
+        this_start = {"started": before.get("started"), "commit": before.get("commit"), "continued": again}
+    content = {"name": suite.name, **suite.to_plain(), **this_start}
+    suite.folder.mkdir(parents=True, exist_ok=True)
+    write_file(file, OmegaConf.to_yaml(content).encode())
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(file))
+        assert isinstance(content, dict)
+        content["runs"] = {run.name for one in content["experiments"] for run in Experiment(**one).runs()}
+    except (OSError, ValueError, KeyError, TypeError, AssertionError, YAMLError, OmegaConfBaseException) as error:
+        raise BadCommand(f"{file} is damaged: {error}. Its runs are whole: remove it, and the suite goes on") from None
+    return content
+
+
+def _check_same(suite: Suite, file: Path, before: dict[str, Any]) -> None:
+    if before.get("name") != suite.name:
+        raise BadCommand(f"{suite.folder} holds the suite {before.get('name')}; give {suite.name} another suite.dir")
+    if gone := sorted(before["runs"] - {run.name for run in suite.runs()}):
+        raise BadCommand(
+            f"{suite.folder} holds the suite {suite.name} with {len(gone)} more runs, such as {gone[0]}; give all "
+            f"that it had and more, use another suite.dir, or remove {file} to forget them"
+        )

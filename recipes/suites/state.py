@@ -1,0 +1,137 @@
+"""What a run's folder says: whether the run is missing, interrupted, finished or under way, and how far it is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from command_line import BadCommand
+from launch import saved_config
+
+from mcurl_torchrl.training import Checkpoints, RunDirectory, RunDirectoryInUse, tables
+from suites.definition import PlannedRun
+
+# A run in a folder of the suite is the suite's, whatever these are: they do not change what is learned.
+NOT_COMPARED = ("threads", "device", "logging", "seed")
+
+Stage = Literal["missing", "unsaved", "interrupted", "finished", "in use", "refused"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is in a run's folder, and why that is no use, where it is none."""
+
+    stage: Stage
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is; None where its files do not say."""
+
+    env_steps: int | None = None
+    total: int | None = None
+    last_return: float | None = None  # the mean of the last evaluation
+    seconds_left: float | None = None
+
+
+def look(run: PlannedRun, directory: RunDirectory) -> Found:
+    """Tells what to do with a run. Writes nothing."""
+    if not directory.manifest.is_file():
+        return Found("in use", used) if (used := user_of(directory)) else Found("missing")
+    try:
+        manifest = directory.read_manifest()
+        if manifest.get("recipe") != run.recipe:
+            return Found("refused", f"it holds a run of the recipe {manifest.get('recipe')}, not of {run.recipe}")
+        set_there = {*map(_key, run.overrides), *map(_key, manifest.get("overrides", []))}
+        differing = list(disagreements(saved_config(directory), run.settings(), set_there))
+    except (BadCommand, ValueError) as error:
+        return Found("refused", str(error))
+    if differing:
+        return Found("refused", f"it holds a run with other settings, which stays as it is: {', '.join(differing)}")
+    if used := user_of(directory):
+        return Found("in use", used)
+    if read_result(directory).get("finished") is True:
+        return Found("finished")
+    if Checkpoints(directory.checkpoints).latest() is not None:
+        return Found("interrupted")
+    if any("checkpoint-" in path.name and ".stage-" not in path.name for path in directory.checkpoints.glob("*")):
+        return Found("refused", f"no checkpoint in {directory.checkpoints} can be read")
+    return Found("unsaved")
+
+
+def user_of(directory: RunDirectory) -> str | None:
+    """Says which process works in a run's folder; none if none does."""
+    lock = directory.path / ".lock"
+    if not lock.exists():
+        return None
+    try:
+        with directory.lock():
+            return None
+    except RunDirectoryInUse:
+        return f"process {lock.read_text().strip() or 'unknown'} works on it"
+
+
+def disagreements(saved: Any, planned: dict[str, Any], set_there: set[str]) -> Iterator[str]:
+    """Yields the settings in which a run differs from the plan.
+
+    A setting that only one of them has came or went with another version of the code: it counts where it was set.
+    """
+    before, now = dict(_flat(saved)), dict(_flat(planned))
+    for key in sorted({*before, *now}):
+        if key.partition(".")[0] in NOT_COMPARED or before.get(key) == now.get(key):
+            continue
+        if (key in before and key in now) or key in set_there:
+            yield f"{key} is {before.get(key)}, not {now.get(key)}"
+
+
+def _flat(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items() if isinstance(settings, dict) else ():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
+
+
+def clear_unsaved(directory: RunDirectory) -> None:
+    """Empties the folder of a run that ended before its first checkpoint: it begins anew. Tracebacks stay."""
+    with directory.lock():
+        for path in directory.path.iterdir():
+            if path.name in (".lock", "error.log"):
+                continue
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def read_result(directory: RunDirectory) -> dict[str, Any]:
+    """Reads ``result.json``; empty where there is none, or a damaged one."""
+    with contextlib.suppress(OSError, ValueError):
+        result = json.loads(directory.result.read_text(encoding="utf-8"))
+        if isinstance(result, dict):
+            return result
+    return {}
+
+
+def progress_of(run: PlannedRun, directory: RunDirectory) -> Progress:
+    """Reads how far a run is from what it writes."""
+    result, rows = read_result(directory), []
+    with contextlib.suppress(OSError, ValueError):
+        rows = [(row["env_steps"], row["seconds"]) for row in tables.read(directory.metrics.path)]
+    total = run.settings()["total_env_steps"]
+    steps = max([result.get("env_steps") or 0, *(step for step, _ in rows[-1:])], default=0)
+    return Progress(steps, total, result.get("final_return"), _seconds_left(rows, total))
+
+
+def _seconds_left(rows: list[tuple[int, float]], total: int) -> float | None:
+    """Estimates by the speed of the later half: the first steps are without learning, and fast."""
+    if len(rows) < 2:
+        return None
+    (first, began), (last, now) = rows[len(rows) // 2 - 1], rows[-1]
+    return (total - last) * (now - began) / (last - first) if last > first else None

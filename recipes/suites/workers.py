@@ -1,0 +1,188 @@
+"""Runs a suite's runs in processes of their own, some at a time; what ends badly is tried again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from command_line import quoted
+
+from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, StopRequested
+from suites.definition import PlannedRun
+from suites.provenance import RECIPES, now
+from suites.state import clear_unsaved, look, read_result
+
+Status = Literal["waiting", "running", "elsewhere", "done", "failed", "refused", "stopped"]
+STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)  # exit codes of who was asked to stop, the last two very early
+LITTLE_ROOM = 2**28  # bytes: with less, a run that failed may have failed by that
+
+
+@dataclass
+class Job:
+    """A run, how it stands, and the process that works on it."""
+
+    run: PlannedRun
+    directory: RunDirectory
+    status: Status = "waiting"
+    reason: str = ""
+    attempts: int = 0
+    process: subprocess.Popen | None = None
+    log_begin: int = 0
+
+    @property
+    def log(self) -> Path:
+        return self.directory.path.with_name(f"{self.directory.path.name}.log")
+
+    def look(self) -> str:
+        """Sets the status by what is in the folder; returns what was found there."""
+        found = look(self.run, self.directory)
+        known: dict[str, Status] = {"finished": "done", "refused": "refused", "in use": "elsewhere"}
+        self.status, self.reason = known.get(found.stage, "waiting"), found.reason
+        return found.stage
+
+    def start(self, nice: int) -> None:
+        """Starts or resumes the run, unless its folder says that this is not to be done."""
+        stage = self.look()
+        if self.status != "waiting":
+            return
+        self.attempts += 1
+        try:
+            if stage == "unsaved":
+                clear_unsaved(self.directory)
+            self.directory.path.parent.mkdir(parents=True, exist_ok=True)
+            place = quoted(self.directory.path)
+            told = [f"resume={place}"] if stage == "interrupted" else [*self.run.overrides, f"hydra.run.dir={place}"]
+            command = [sys.executable, str(RECIPES / f"{self.run.recipe}.py"), *told]
+            with open(self.log, "ab") as log:
+                log.write(f"{now()} {shlex.join(command)}\n".encode())
+                log.flush()
+                self.log_begin = log.tell()
+                # A session of its own: Ctrl-C in the terminal reaches the suite only, which decides what to do.
+                self.process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+            # Threads and processes that it starts inherit it.
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            with contextlib.suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, self.process.pid, max(own, nice))
+            self.status = "running"
+        except RunDirectoryInUse as error:
+            self.status, self.reason = "elsewhere", str(error)
+        except OSError as error:
+            self.status, self.reason = "failed", f"it could not be started: {error}"
+
+    def end(self, retries: int, stopping: bool) -> None:
+        """Sets the status after its process has ended."""
+        assert self.process is not None
+        code, self.process = self.process.returncode, None
+        if read_result(self.directory).get("finished") is True:
+            self.status, self.reason = "done", "" if code == 0 else self._why(code)
+        elif stopping:
+            self.status, self.reason = "stopped", "" if code in STOPPED else self._why(code)
+        else:
+            self.status = "waiting" if self.attempts <= retries else "failed"
+            self.reason = self._why(code)
+
+    def _why(self, code: int) -> str:
+        """Returns why a process ended, from its exit code and its part of the log."""
+        try:
+            with open(self.log, "rb") as log:
+                log.seek(self.log_begin)
+                said = log.read().decode(errors="replace")
+        except OSError as error:
+            said = f"{self.log} cannot be read: {error}"
+        why = f"killed by {signal.Signals(-code).name}" if code < 0 else last_words(said) or f"ended with code {code}"
+        free = shutil.disk_usage(self.directory.path.parent).free
+        return why if free > LITTLE_ROOM else f"{why} ({free:,} bytes are free in {self.directory.path.parent})"
+
+
+def last_words(said: str) -> str:
+    """Returns what a recipe says at its end: from where it names an error or itself on."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    begins = [n for n, line in enumerate(lines) if re.match(r"(\w+\.py|[A-Z]\w*[a-z]\w*): |trained to the end", line)]
+    kept = lines[begins[-1] :] if begins else lines[-1:]
+    # Where the traceback is and how to go on are for somebody who runs the recipe by hand.
+    beyond = [n for n, line in enumerate(kept) if line.startswith(("(the traceback", "nothing was saved", "to go on"))]
+    return "\n".join(kept[: beyond[0]] if beyond else kept).partition("; to go on from")[0]
+
+
+def work(
+    jobs: list[Job],
+    *,
+    at_once: int,
+    nice: int,
+    retries: int,
+    stop: StopRequested,
+    show: Callable[[list[Job]], None],
+    note: Callable[[Job], None],
+    on_stop: Callable[[], None],
+    seconds: float = 0.5,
+) -> None:
+    """Works until every job is done, failed or refused, or until it is asked to stop; then all processes have ended.
+
+    A run that another process works on counts as one at a time, and is waited for.
+
+    Args:
+        jobs: in the order to start them.
+        at_once: how many.
+        nice: how much the processes stand back for others, 0 to 19.
+        retries: how often a run that failed is tried again.
+        stop: who may ask to stop.
+        show: called with all jobs, again and again.
+        note: called with a job whose status has changed.
+        on_stop: called when somebody has asked to stop, and the processes save.
+        seconds: between two looks.
+    """
+    asked = False
+    try:
+        while True:
+            for job in jobs:
+                _follow(job, retries, stop, note)
+            busy = sum(job.status in ("running", "elsewhere") for job in jobs)
+            if not stop.requested:
+                for job in [job for job in jobs if job.status == "waiting"][: max(0, at_once - busy)]:
+                    job.start(nice)
+                    note(job)
+            elif not asked:
+                asked = True
+                _signal(jobs, signal.Signals[stop.signal_name])
+                on_stop()
+            show(jobs)
+            running = any(job.status == "running" for job in jobs)
+            if not running and (stop.requested or not any(job.status in ("waiting", "elsewhere") for job in jobs)):
+                return
+            time.sleep(seconds)
+    except KeyboardInterrupt:  # the second Ctrl-C
+        _signal(jobs, signal.SIGKILL)
+        for job in jobs:
+            if job.process is not None:
+                job.process.wait()
+                job.end(retries, stopping=True)
+                note(job)
+
+
+def _follow(job: Job, retries: int, stop: StopRequested, note: Callable[[Job], None]) -> None:
+    if job.process is not None and job.process.poll() is not None:
+        job.end(retries, stopping=stop.requested)
+        note(job)
+    elif job.status == "elsewhere":
+        job.look()
+        if job.status != "elsewhere":
+            note(job)
+
+
+def _signal(jobs: list[Job], number: signal.Signals) -> None:
+    for job in jobs:
+        if job.process is not None:
+            job.process.send_signal(number)

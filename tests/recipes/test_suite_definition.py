@@ -1,0 +1,164 @@
+"""What a suite's YAML may say, in which order its runs come, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import suite as script
+from command_line import BadCommand
+from suites.definition import find_suite, read_suite, suite_names
+
+from tests.recipes.running import RECIPES, settings
+
+BENCHMARKS = sorted((RECIPES.parent / "benchmarks" / "suites").glob("*.yaml"))
+SMALL = """
+experiments:
+  - recipe: sac_mcurl
+    envs: [cartpole-swingup, cheetah-run]
+    algos: [mcurl, sac]
+    seeds: [1, 2]
+    overrides: [preset=smoke]
+"""
+
+
+def read(folder: Path, text: str, **changes):
+    (folder / "small.yaml").write_text(text)
+    return read_suite(folder / "small.yaml", changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [("atari26", 26 * 3 * 5), ("dmc16", 16 * 3 * 5), ("dmc6", 6 * 3 * 5), ("cpu_small", 45), ("smoke", 4)],
+)
+def test_the_suites_that_are_there(name: str, runs: int):
+    suite = read_suite(find_suite(name), {})
+    assert len(suite.runs()) == runs
+    assert suite.folder == Path(f"runs/suites/{name}").absolute()
+    assert {*suite_names()} == {"atari26", "dmc16", "dmc6", "cpu_small", "smoke"}
+
+
+def test_atari26_has_all_games():
+    games = {file.stem for file in (RECIPES / "conf" / "rainbow" / "env").glob("*.yaml")} - {"atari", "gym"}
+    assert {*read_suite(find_suite("atari26"), {}).experiments[0].envs} == games
+
+
+@pytest.mark.parametrize("file", BENCHMARKS, ids=lambda file: file.stem)
+def test_the_suites_of_the_benchmarks(file: Path):
+    suite = read_suite(find_suite(str(file)), {})
+    assert suite.declared is not None and len(suite.declared["commit"]) == 40
+
+
+def test_a_seed_is_a_whole_comparison(tmp_path: Path):
+    names = [run.name for run in read(tmp_path, SMALL).runs()]
+    assert names == [
+        f"sac_mcurl/{env}/{algo}-seed{seed}"
+        for seed in (1, 2)
+        for env in ("cartpole-swingup", "cheetah-run")
+        for algo in ("mcurl", "sac")
+    ]
+
+
+def test_variants_have_a_name_and_settings(tmp_path: Path):
+    variants = "    variants: {plain: [], wide: [sac.hidden_dim=64]}\n"
+    plain, wide, *_ = read(tmp_path, SMALL + variants).runs()
+    assert (plain.label, wide.label) == ("mcurl-plain", "mcurl-wide")
+    assert wide.overrides == (
+        *("env=cartpole-swingup", "algo=mcurl", "seed=1", "preset=smoke", "sac.hidden_dim=64", "threads=1"),
+    )
+    assert (plain.settings()["sac"]["hidden_dim"], wide.settings()["sac"]["hidden_dim"]) == (32, 64)
+
+
+def test_settings_are_those_of_the_recipe(tmp_path: Path):
+    run = read(tmp_path, SMALL).runs()[-1]
+    cfg = settings(*run.overrides)
+    assert run.settings()["seed"] == cfg.seed == 2
+    assert run.settings()["env"] == cfg.env and run.settings()["algo_name"] == cfg.algo_name == "sac"
+
+
+def test_threads_of_ones_own(tmp_path: Path):
+    run = read(tmp_path, SMALL.replace("preset=smoke", "threads=2")).runs()[0]
+    assert run.settings()["threads"] == 2 and "threads=1" not in run.overrides
+
+
+def test_the_command_line_changes_all_experiments(tmp_path: Path):
+    runs = read(tmp_path, SMALL, seeds=[5], algos=["rad"]).runs()
+    assert [run.name for run in runs] == [f"sac_mcurl/{env}/rad-seed5" for env in ("cartpole-swingup", "cheetah-run")]
+
+
+def test_where_it_goes(tmp_path: Path):
+    assert read(tmp_path, f"dir: {tmp_path}/there\n{SMALL}").folder == tmp_path / "there"
+    assert read_suite(tmp_path / "small.yaml", {}, f"{tmp_path}/here").folder == tmp_path / "here"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "answers"),
+    [
+        (SMALL, "", ["the suite is empty"]),
+        (SMALL, "[1, 2]", ["no suite", "a list of experiments"]),
+        (SMALL, "experiments: []", ["the suite is empty"]),
+        ("experiments", "experiment", ["'experiment'", "did you mean experiments"]),
+        ("seeds", "sedes", ["experiments[0]", "'sedes'", "did you mean seeds"]),
+        ("    seeds: [1, 2]\n", "", ["experiments[0] has no seeds"]),
+        ("[1, 2]", "[1, 1]", ["experiments[0].seeds has 1 twice"]),
+        ("[1, 2]", "3", ["experiments[0].seeds=3", "list of whole numbers"]),
+        ("[1, 2]", "[]", ["experiments[0].seeds=[]"]),
+        ("[1, 2]", "[-1]", ["seed=-1", "at least 0"]),
+        ("[1, 2]", "[one]", ["experiments[0].seeds", "list of whole numbers"]),
+        ("[mcurl, sac]", "[mcurl, mcurl]", ["experiments[0].algos has mcurl twice"]),
+        ("[mcurl, sac]", "[mcrul]", ["algo=mcrul", "did you mean mcurl"]),
+        ("cheetah-run", "cheeta-run", ["env=cheeta-run", "did you mean cheetah-run"]),
+        ("recipe: sac_mcurl", "recipe: sac_mcrl", ["recipe=sac_mcrl", "did you mean sac_mcurl"]),
+        ("preset=smoke", "preset=smok", ["preset=smok", "did you mean smoke"]),
+        ("preset=smoke", "sac.hiden_dim=3", ["'sac.hiden_dim'", "did you mean sac.hidden_dim"]),
+        ("preset=smoke", "total_env_steps=many", ["total_env_steps", "many"]),
+        ("preset=smoke", "total_env_steps=0", ["total_env_steps=0"]),
+        ("preset=smoke", "seed=3", ["seed=3: the suite sets seed itself"]),
+        ("preset=smoke", '"sac.hidden_dim=3,4"', ["several values", "variants"]),
+        ("preset=smoke", "preset", ["preset"]),
+        ("    overrides", "    variants: {a b: []}\n    overrides", ["variants", "letters"]),
+        ("experiments:", "declared: {commit: abc}\nexperiments:", ["declared", "a commit and a time"]),
+        ("[1, 2]", "[1, 2", ["cannot be read"]),
+        ("    seeds: [1, 2]", "    seeds: [1]\n    seeds: [2]", ["cannot be read", "seeds"]),
+        (
+            SMALL,
+            SMALL + SMALL.replace("experiments:\n", ""),
+            ["experiments[1] has sac_mcurl/cartpole-swingup/mcurl-seed1"],
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(old: str, new: str, answers: list[str], tmp_path: Path):
+    with pytest.raises(BadCommand) as raised:
+        read(tmp_path, SMALL.replace(old, new))
+    assert all(answer in str(raised.value) for answer in [*answers, "small.yaml"]), raised.value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answers"),
+    [
+        ([], ["suite=NAME", "smoke"]),
+        (["suite=smok"], ["suite=smok", "did you mean smoke", "YAML"]),
+        (["suite=no/such.yaml"], ["no/such.yaml", "no such file"]),
+        (["suite=smoke", "job=2"], ["job=2", "did you mean jobs"]),
+        (["suite=smoke", "suite.seed=[1]"], ["suite.seeds"]),
+        (["suite=smoke", "suite.seeds=[1"], ["suite.seeds=[1 cannot be read"]),
+        (["suite=smoke", "suite.seeds=3"], ["seeds=3", "list of whole numbers"]),
+        (["suite=smoke", "jobs=0"], ["jobs=0", "at least 1"]),
+        (["suite=smoke", "jobs=two"], ["jobs=two", "a whole number"]),
+        (["suite=smoke", "nice=20"], ["nice=20", "between 0 and 19"]),
+        (["suite=smoke", "retries=-1"], ["retries=-1", "at least 0"]),
+        (["suite=smoke", "dry_run=maybe"], ["dry_run=maybe", "true or false"]),
+        (["suite=smoke", "jobs"], ["jobs: there is no such option"]),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command(arguments: list[str], answers: list[str]):
+    with pytest.raises(BadCommand) as raised:
+        script.main(arguments)
+    assert all(answer in str(raised.value) for answer in answers), raised.value
+
+
+def test_help_names_the_suites(capsys: pytest.CaptureFixture):
+    assert script.main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert "atari26, cpu_small, dmc16, dmc6, smoke" in said and "nice=0" in said and "suite.seeds" in said

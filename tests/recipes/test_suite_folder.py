@@ -1,0 +1,367 @@
+"""A suite's folder, the state of a run in it, which code a run is of, and how a suite is declared."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import suite as script
+from command_line import BadCommand
+from omegaconf import OmegaConf
+from suites import provenance
+from suites.board import Board
+from suites.definition import PlannedRun, read_suite
+from suites.folder import note_start
+from suites.provenance import declare, marks
+from suites.state import clear_unsaved, look, progress_of
+from suites.workers import Job, last_words
+
+from mcurl_torchrl.training import RunDirectory, tables
+from tests.recipes.running import SMALL, train
+
+TINY = ["threads=1", "total_env_steps=40", "sac.random_agent_steps=10", "evaluation.video=false", "replay.capacity=200"]
+SET = ["env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0", "algo=rad", *SMALL, *TINY, "seed=1"]
+PLANNED = PlannedRun("sac_mcurl", "gym", "rad", 1, tuple(SET))
+YAML = """# a comment that stays
+experiments:
+  - recipe: sac_mcurl
+    envs: [cartpole-swingup]
+    algos: [rad]
+    seeds: [1]
+    overrides: [preset=smoke]
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return train(tmp_path_factory.mktemp("finished") / "run", *SET)
+
+
+@pytest.fixture
+def run(finished: RunDirectory, tmp_path: Path) -> RunDirectory:
+    """A finished run of one's own."""
+    return RunDirectory(shutil.copytree(finished.path, tmp_path / "rad-seed1"))
+
+
+def unfinish(run: RunDirectory) -> None:
+    run.result.write_text(json.dumps({**json.loads(run.result.read_text()), "finished": False}))
+
+
+# -- the state of a run ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_not_there(tmp_path: Path):
+    assert look(PLANNED, RunDirectory(tmp_path / "nothing")).stage == "missing"
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_run_started_by_hand_is_taken_over(run: RunDirectory):
+    assert look(PLANNED, run).stage == "finished"
+    other_threads = PlannedRun(
+        "sac_mcurl", "gym", "rad", 1, tuple(given.replace("threads=1", "threads=2") for given in SET)
+    )
+    assert look(other_threads, run).stage == "finished"
+
+
+def test_a_run_that_was_interrupted(run: RunDirectory):
+    unfinish(run)
+    assert look(PLANNED, run).stage == "interrupted"
+    run.result.write_text("{")  # a damaged result is none
+    assert look(PLANNED, run).stage == "interrupted"
+
+
+def test_a_run_without_a_checkpoint_begins_anew(run: RunDirectory):
+    unfinish(run)
+    shutil.rmtree(run.checkpoints)
+    (run.path / "error.log").write_text("what went wrong")
+    assert look(PLANNED, run).stage == "unsaved"
+    clear_unsaved(run)
+    assert {path.name for path in run.path.iterdir()} == {".lock", "error.log"}
+    assert look(PLANNED, run).stage == "missing"
+
+
+def test_checkpoints_that_cannot_be_read_are_not_thrown_away(run: RunDirectory):
+    unfinish(run)
+    for manifest in run.checkpoints.glob("checkpoint-*/manifest.json"):
+        manifest.write_text("{")
+    found = look(PLANNED, run)
+    assert found.stage == "refused" and "no checkpoint" in found.reason and str(run.checkpoints) in found.reason
+
+
+def test_a_run_of_another_recipe(run: RunDirectory):
+    found = look(PlannedRun("rainbow_mcurl", "RoadRunner", "mcurl", 1, ("env=RoadRunner",)), run)
+    assert found.stage == "refused" and "a run of the recipe sac_mcurl, not of rainbow_mcurl" in found.reason
+
+
+def test_a_run_with_other_settings(run: RunDirectory):
+    other = PlannedRun("sac_mcurl", "gym", "rad", 1, (*SET, "sac.gamma=0.5"))
+    found = look(other, run)
+    assert found.stage == "refused" and "sac.gamma is 0.99, not 0.5" in found.reason
+
+
+def test_a_setting_that_came_with_a_later_version_counts_where_it_is_set(run: RunDirectory):
+    cfg = OmegaConf.load(run.config)
+    del cfg.sac.gamma
+    run.write_config(OmegaConf.to_yaml(cfg))
+    assert look(PLANNED, run).stage == "finished"
+    found = look(PlannedRun("sac_mcurl", "gym", "rad", 1, (*SET, "sac.gamma=0.5")), run)
+    assert found.stage == "refused" and "sac.gamma is None, not 0.5" in found.reason
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "config.yaml"])
+def test_a_damaged_run_is_refused(run: RunDirectory, name: str):
+    (run.path / name).write_text("{")
+    found = look(PLANNED, run)
+    assert found.stage == "refused" and name in found.reason
+
+
+def test_a_run_on_which_another_process_works(run: RunDirectory):
+    with run.lock():
+        found = look(PLANNED, run)
+        pid = (run.path / ".lock").read_text().strip()
+        assert found.stage == "in use" and found.reason == f"process {pid} works on it"
+    assert look(PLANNED, run).stage == "finished"
+
+
+def test_how_far_a_run_is(run: RunDirectory, tmp_path: Path):
+    nothing = progress_of(PLANNED, RunDirectory(tmp_path / "nothing"))
+    assert (nothing.env_steps, nothing.total, nothing.last_return, nothing.seconds_left) == (0, 40, None, None)
+    evaluated = json.loads(run.result.read_text())
+    rows = tables.read(run.metrics.path)
+    run.metrics.path.unlink()
+    for row, seconds in zip(rows[:3], (1.0, 5.0, 25.0), strict=True):
+        run.metrics.append({**row, "seconds": seconds})
+    run.write_result({**evaluated, "env_steps": 0, "finished": False})
+    progress = progress_of(PLANNED, run)
+    assert (progress.env_steps, progress.last_return) == (30, evaluated["final_return"])
+    assert progress.seconds_left == pytest.approx(10 * 24 / 20)  # 20 steps took 24 seconds
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_table_is_drawn_over_itself(run: RunDirectory, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    stream, time = Terminal(), [0.0]
+    board = Board("small", stream=stream, clock=lambda: time[0])
+    unfinish(run)
+    jobs = [Job(PLANNED, run, "running"), Job(PLANNED, run, "failed", reason="OSError: no\nmore"), Job(PLANNED, run)]
+    board.show(jobs)
+    result = json.loads(run.result.read_text())
+    counts, running, failed = stream.getvalue().splitlines()
+    assert counts == "small: 3 runs: 1 running, 1 waiting, 1 failed"
+    assert running.startswith("  running   sac_mcurl/gym/rad-seed1")
+    assert "40 of 40 env steps" in running and f"return {result['final_return']:8,.1f}" in running and "left" in running
+    assert failed == "  failed    sac_mcurl/gym/rad-seed1  OSError: no"
+    board.show(jobs)  # too early
+    assert len(stream.getvalue().splitlines()) == 3
+    time[0] = 1.0
+    board.note(jobs[1])
+    assert "\x1b[3F\x1b[Jfailed    sac_mcurl/gym/rad-seed1  OSError: no\nmore\n" in stream.getvalue()
+    assert str(jobs[1].log) in stream.getvalue()
+
+
+def test_a_table_that_is_too_high_is_cut(run: RunDirectory, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("LINES", "5")
+    stream = Terminal()
+    Board("small", stream=stream).show([Job(PLANNED, run, "failed", reason="why" * 30)] * 9)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 4 and lines[-1] == "... and 7 more" and max(map(len, lines)) == 39
+
+
+def test_lines_where_there_is_no_terminal(run: RunDirectory):
+    stream, time = io.StringIO(), [0.0]
+    board = Board("small", stream=stream, clock=lambda: time[0])
+    job = Job(PLANNED, run, "done")
+    board.note(job)
+    returned = json.loads(run.result.read_text())["final_return"]
+    assert stream.getvalue() == f"done      sac_mcurl/gym/rad-seed1  return {returned:,.1f}\n"
+    board.show([job])
+    assert stream.getvalue().count("\n") == 1  # now and then only
+    time[0] = 301.0
+    board.show([job, Job(PLANNED, run, "running")])
+    assert "\x1b" not in stream.getvalue()
+    assert "small: 2 runs: 1 done, 1 running\n  running   sac_mcurl/gym/rad-seed1" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("agent step 3\nValueError: x=0; no\n(the traceback is in a)\nnothing was saved yet\n", "ValueError: x=0; no"),
+        ("sac_mcurl.py: the run differs:\n  a: 1 -> 2\nuse b\n", "sac_mcurl.py: the run differs:\n  a: 1 -> 2\nuse b"),
+        ("EnvironmentFailed: it\n(the traceback is in a)\nto go on from 3:\n  python\n", "EnvironmentFailed: it"),
+        (
+            "Warning: a\ntrained to the end, which could not be saved; to go on from the checkpoint of agent step 3:\n",
+            "trained to the end, which could not be saved",
+        ),
+        ("agent step 3\nagent step 4\n", "agent step 4"),
+        ("", ""),
+    ],
+)
+def test_the_reason_of_a_failure_is_what_was_said_last(said: str, expected: str):
+    assert last_words(said) == expected
+
+
+# -- suite.yaml --------------------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, text: str = YAML, name: str = "small"):
+    file = folder / f"{name}.yaml"
+    file.write_text(text)
+    return read_suite(file, {}, str(folder / "runs"))
+
+
+def test_a_folder_says_which_suite_it_holds(tmp_path: Path):
+    note_start(write(tmp_path))
+    first = OmegaConf.to_container(OmegaConf.load(tmp_path / "runs" / "suite.yaml"))
+    assert first["name"] == "small" and first["started"] and "continued" not in first
+    assert first["commit"] == provenance.current_commit()
+    (experiment,) = first["experiments"]
+    assert experiment == {
+        **{"recipe": "sac_mcurl", "envs": ["cartpole-swingup"], "algos": ["rad"]},
+        **{"seeds": [1], "overrides": ["preset=smoke"]},
+    }
+    note_start(write(tmp_path, YAML.replace("[1]", "[1, 2]")))  # more seeds may come
+    second = OmegaConf.to_container(OmegaConf.load(tmp_path / "runs" / "suite.yaml"))
+    assert second["experiments"][0]["seeds"] == [1, 2] and second["started"] == first["started"]
+    assert len(second["continued"]) == 1
+
+
+def test_two_suites_in_one_folder(tmp_path: Path):
+    note_start(write(tmp_path))
+    before = (tmp_path / "runs" / "suite.yaml").read_bytes()
+    with pytest.raises(BadCommand, match="holds the suite small; give other another suite.dir"):
+        note_start(write(tmp_path, name="other"))
+    with pytest.raises(BadCommand, match="1 more runs, such as sac_mcurl/cartpole-swingup/rad-seed1"):
+        note_start(write(tmp_path, YAML.replace("[1]", "[2]")))
+    assert (tmp_path / "runs" / "suite.yaml").read_bytes() == before
+
+
+def test_a_damaged_suite_yaml(tmp_path: Path):
+    note_start(write(tmp_path))
+    (tmp_path / "runs" / "suite.yaml").write_text("name: small\n")
+    with pytest.raises(BadCommand, match="suite.yaml is damaged.*remove it"):
+        note_start(write(tmp_path))
+
+
+def test_one_suite_at_a_time(tmp_path: Path):
+    write(tmp_path)
+    with RunDirectory(tmp_path / "runs").lock(), pytest.raises(BadCommand, match=r"another suite\.py is at work"):
+        script.main([f"suite={tmp_path}/small.yaml", f"suite.dir={tmp_path}/runs"])
+
+
+def test_a_dry_run_says_what_would_be_done(run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture):
+    # The copied run has other settings than the suite's.
+    shutil.copytree(run.path, tmp_path / "runs" / "sac_mcurl" / "cartpole-swingup" / "rad-seed1")
+    write(tmp_path, YAML.replace("[1]", "[1, 2]"))
+    assert script.main([f"suite={tmp_path}/small.yaml", f"suite.dir={tmp_path}/runs", "dry_run=true"]) == 0
+    refused, missing = capsys.readouterr().out.splitlines()
+    assert refused.startswith("refused    sac_mcurl/cartpole-swingup/rad-seed1  it holds a run with other settings")
+    assert "env.task is None, not cartpole-swingup" in refused
+    assert missing == "start      sac_mcurl/cartpole-swingup/rad-seed2"
+    assert not (tmp_path / "runs" / "suite.yaml").exists()
+
+
+# -- which code --------------------------------------------------------------------------------------------------------
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with recipes, which provenance takes for its own."""
+    root = tmp_path / "repository"
+    for name in ("recipes/conf/suite/small.yaml", "recipes/launch.py", "mcurl_torchrl/code.py", "docs/text.md"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(YAML)
+    git(tmp_path, "init", "--quiet", str(root))
+    commit(root)
+    monkeypatch.setattr(provenance, "RECIPES", root / "recipes")
+    provenance.files_that_differ.cache_clear()
+    return root
+
+
+def commit(root: Path) -> str:
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message", "a change")
+    return git(root, "rev-parse", "HEAD")
+
+
+def manifest(commit: str | None, dirty: bool = False, resumed: tuple[str, ...] = ()) -> dict:
+    entries = [{"git": {"commit": other, "dirty": False}} for other in resumed]
+    return {"git": commit and {"commit": commit, "dirty": dirty}, "resumed": entries}
+
+
+def test_runs_of_other_code_are_marked(repository: Path):
+    first = git(repository, "rev-parse", "HEAD")
+    declared = {"commit": first, "time": "2026-01-01"}
+    (repository / "docs" / "text.md").write_text("new")
+    same_code = commit(repository)
+    (repository / "mcurl_torchrl" / "code.py").write_text("new")
+    other_code = commit(repository)
+    assert marks(manifest(first), declared) == marks(manifest(same_code), declared) == []
+    assert marks(manifest(other_code), None) == []
+    expected = f"of commit {other_code[:7]}, not of the declared {first[:7]}; 1 files differ: mcurl_torchrl/code.py"
+    assert marks(manifest(other_code), declared) == [expected]
+    assert marks(manifest(first, resumed=(same_code, other_code, other_code)), declared) == [expected]
+    assert marks(manifest(first, dirty=True), declared) == ["with changes that are in no commit"]
+    assert marks(manifest("f" * 40), declared) == [f"of commit fffffff, not of the declared {first[:7]}"]
+    assert marks(manifest(None), declared) == [f"of commit unknown, not of the declared {first[:7]}"]
+
+
+def test_a_mark_stands_beside_the_return(run: RunDirectory, repository: Path):
+    stream = io.StringIO()
+    Board("small", {"commit": git(repository, "rev-parse", "HEAD"), "time": ""}, stream=stream).note(
+        Job(PLANNED, run, "done")
+    )
+    assert "(of commit " in stream.getvalue() and "not of the declared" in stream.getvalue()
+
+
+def test_declaring_writes_commit_and_time(repository: Path):
+    head = git(repository, "rev-parse", "HEAD")
+    target = declare(read_suite(repository / "recipes" / "conf" / "suite" / "small.yaml", {}))
+    assert target == repository / "benchmarks" / "suites" / "small.yaml"
+    assert target.read_text().startswith(YAML)
+    suite = read_suite(target, {})
+    assert suite.declared["commit"] == head and suite.declared["time"].startswith("20")
+    with pytest.raises(BadCommand, match="was declared at .* made once"):
+        declare(suite)
+    commit(repository)
+    with pytest.raises(BadCommand, match=r"small\.yaml is there already"):
+        declare(read_suite(repository / "recipes" / "conf" / "suite" / "small.yaml", {}))
+
+
+def test_declaring_a_file_of_ones_own(repository: Path):
+    file = repository / "benchmarks" / "suites" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(YAML)  # in no commit yet, like what will be added to it
+    assert declare(read_suite(file, {})) == file
+    assert read_suite(file, {}).declared["commit"] == git(repository, "rev-parse", "HEAD")
+
+
+@pytest.mark.parametrize("name", ["mcurl_torchrl/code.py", "mcurl_torchrl/new.py"])
+def test_nothing_is_declared_with_changes_that_are_in_no_commit(repository: Path, name: str):
+    (repository / name).write_text("new")
+    with pytest.raises(BadCommand, match=f"commit these first, or take them back: {name}"):
+        declare(read_suite(repository / "recipes" / "conf" / "suite" / "small.yaml", {}))
+    assert not (repository / "benchmarks").exists()
+
+
+def test_declaring_takes_no_changes(tmp_path: Path):
+    write(tmp_path)
+    with pytest.raises(BadCommand, match="set seeds in the file"):
+        script.main([f"suite={tmp_path}/small.yaml", "suite.seeds=[1,2]", "declare=true"])
