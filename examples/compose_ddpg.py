@@ -24,8 +24,8 @@ import mcurl_torchrl as mcurl
 
 IMAGE_SIZE, CROP_SIZE, NUM_FRAMES, ACTION_DIM, EPISODE_STEPS = 24, 20, 3, 2, 30
 FEATURE_DIM, HIDDEN = 32, {"num_cells": [128, 128], "activation_class": nn.ReLU}
-BATCH_SIZE, NUM_SLICES, SLICE_LEN, MASK_RATIO = 64, 8, 12, 0.5
-N_STEP, GAMMA, TAU, LEARNING_RATE, CONTRASTIVE_COEFF = 1, 0.8, 0.02, 3e-4, 0.1
+BATCH_SIZE, N_STEP, GAMMA, TAU, LEARNING_RATE = 64, 1, 0.8, 0.02, 3e-4
+NUM_SLICES, SLICE_LEN, MASK_RATIO, CONTRASTIVE_COEFF = 8, 12, 0.5, 0.1
 STEPS_PER_BATCH, UPDATES_PER_BATCH, WARMUP = 4 * EPISODE_STEPS, 60, 12 * EPISODE_STEPS
 
 
@@ -55,9 +55,8 @@ class ReachTarget(gym.Env):
 
 def make_replay(capacity: int) -> mcurl.FrameReplayBuffer:
     storage, crop = LazyTensorStorage(capacity), mcurl.RandomCrop(CROP_SIZE, in_keys=["pixels", ("next", "pixels")])
-    return mcurl.FrameReplayBuffer(
-        storage=storage, num_frames=NUM_FRAMES, n_step=N_STEP, gamma=GAMMA, batch_size=BATCH_SIZE, transform=crop
-    )
+    options = {"num_frames": NUM_FRAMES, "n_step": N_STEP, "gamma": GAMMA, "batch_size": BATCH_SIZE}
+    return mcurl.FrameReplayBuffer(storage=storage, transform=crop, **options)
 
 
 def make_networks(buffer: mcurl.FrameReplayBuffer) -> tuple[nn.Module, TensorDictModule, TD3Loss, mcurl.AuxiliaryTask]:

@@ -62,8 +62,8 @@ def check_steps(cfg: RainbowRecipeConfig) -> None:
         )
     if first > cfg.total_env_steps // cfg.env.action_repeat:
         raise ValueError(
-            f"rainbow.first_update_agent_steps={first} is more than total_env_steps={cfg.total_env_steps}: nothing "
-            "would be learned"
+            f"rainbow.first_update_agent_steps={first} of env.action_repeat={cfg.env.action_repeat} are more than "
+            f"total_env_steps={cfg.total_env_steps}: nothing would be learned"
         )
 
 

@@ -79,13 +79,19 @@ def imported_from(python: Path, cwd: Path) -> Path:
     return Path(run(python, "-I", "-c", "import mcurl_torchrl; print(mcurl_torchrl.__file__)", cwd=cwd).strip())
 
 
-def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_wheel_holds_the_package_and_the_recipes(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "mcurl_torchrl/py.typed" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"mcurl_torchrl"}
-    modules = {str(path.relative_to(REPO)) for path in (REPO / "mcurl_torchrl").rglob("*.py")}
-    assert modules <= set(names), "a folder without __init__.py is not packaged"
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"mcurl_torchrl", "recipes"}
+    for folder, pattern in (
+        ("mcurl_torchrl", "*.py"),
+        ("recipes", "*.py"),
+        ("recipes", "*.yaml"),
+        ("recipes", "*.csv"),
+    ):
+        files = {str(path.relative_to(REPO)) for path in (REPO / folder).rglob(pattern)}
+        assert files <= set(names), "a folder without __init__.py is not packaged"
 
 
 def test_installed_wheel_imports_from_a_foreign_folder(python: Path, tmp_path: Path) -> None:

@@ -8,15 +8,18 @@ import mcurl_torchrl
 
 PROMISED = {
     "AtariEncoder",
+    "AuxiliaryTask",
     "CategoricalDQNLoss",
     "CenterCrop",
     "ContextTransformer",
     "ContrastiveLoss",
+    "ContrastiveTask",
     "EpisodeSliceSampler",
     "FrameReplayBuffer",
     "LatentSAC",
     "MaskObservations",
     "MaskedContrastiveLoss",
+    "MaskedContrastiveTask",
     "PixelEncoder",
     "PrioritizedTransitionSampler",
     "RandomCrop",

@@ -51,6 +51,26 @@ class AuxiliaryTask(nn.Module):
 
     Raises:
         ValueError: on numbers out of range.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from torch import nn
+        >>> from mcurl_torchrl import AuxiliaryTask
+        >>> class SmallLatents(AuxiliaryTask):
+        ...     def __init__(self, encoder, buffer):
+        ...         super().__init__(encoder, coeff=0.1)
+        ...         self.encoder, self.buffer = encoder, buffer
+        ...
+        ...     def sample(self, batch=None):
+        ...         return self.buffer.sample() if batch is None else batch
+        ...
+        ...     def forward(self, views):
+        ...         return TensorDict({"loss_auxiliary": self.coeff * self.encoder(views["pixels"]).square().mean()})
+        >>> task = SmallLatents(nn.Linear(4, 2), buffer=None)
+        >>> task.loss(TensorDict({"pixels": torch.rand(3, 4)}, [3])).backward()
+        >>> task.own_parameters()  # the encoder belongs to the RL agent
+        []
     """
 
     shown: tuple[str, ...] = ()

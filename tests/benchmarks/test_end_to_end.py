@@ -10,6 +10,8 @@ import end_to_end
 import pytest
 import setups
 
+from mcurl_torchrl.agents import RainbowAgent, SACAgent
+
 PARTS = {"env", "policy", "storing", "sampling", "learning", "loop"}
 
 
@@ -22,14 +24,14 @@ def _allocator_as_it_is():
 @pytest.mark.parametrize("algorithm", ["sac", "rainbow"])
 def test_a_recipe_is_measured_while_it_learns(algorithm):
     updates = []
-    module = {"sac": setups.sac_mcurl, "rainbow": setups.rainbow_mcurl}[algorithm]
-    update = module.update
+    agent = {"sac": SACAgent, "rainbow": RainbowAgent}[algorithm]
+    update = agent.update
 
     def counted(*args, **kwargs):
         updates.append(args)
         return update(*args, **kwargs)
 
-    with mock.patch.object(module, "update", counted):
+    with mock.patch.object(agent, "update", counted):
         result = end_to_end.run_recipe(algorithm, "smoke", 10)
     assert len(updates) == end_to_end.STEPS_BEFORE + 10  # every step from the first update on
     times = result["milliseconds_per_step"]

@@ -235,7 +235,7 @@ def test_rewards_are_clipped_in_training_only():
         (["evaluation.final_episodes=0"], ["evaluation.final_episodes=0"]),
         (["env.image_size=20"], ["image_size=20", "25"]),
         (["env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0"], ["discrete actions", "sac_mcurl.py"]),
-        (["env=cartpole-swingup"], ["discrete actions", "recipes/sac_mcurl.py"]),
+        (["env=cartpole-swingup", "total_env_steps=960"], ["discrete actions", "recipes/sac_mcurl.py"]),
         (["env=atari", "env.game=MsPackman"], ["MsPackman", "MsPacman"]),
     ],
     ids=lambda lines: lines[-1],

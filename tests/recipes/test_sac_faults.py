@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import evaluate
 import pytest
 import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -26,7 +25,7 @@ from omegaconf import OmegaConf
 
 from mcurl_torchrl import load_policy
 from mcurl_torchrl.training import CheckpointNotRestored, Checkpoints, RunDirectory, tables
-from recipes import launch
+from recipes import evaluate, launch
 from recipes.schema import EvaluateConfig, SACRecipeConfig
 from tests.envs.test_gl import WITHOUT_LIBRARIES
 from tests.no_room import files_at_most
