@@ -279,7 +279,7 @@ def recent_runs(root: str | Path, limit: int = 5) -> list[RecentRun]:
             with contextlib.suppress(OSError):  # A run that cannot be read is none to propose.
                 latest = Checkpoints(run.checkpoints).latest()
                 if latest is not None:
-                    saved = datetime.fromtimestamp((latest.path / "manifest.json").stat().st_mtime, timezone.utc)
+                    saved = datetime.fromtimestamp(latest.path.stat().st_mtime, timezone.utc)
                     runs.append(RecentRun(run.path, latest.step, saved))
             subfolders.remove("checkpoints")
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
