@@ -24,7 +24,7 @@ from mcurl_torchrl.training.curves import plot_learning_curve
 from mcurl_torchrl.training.diagnostics import check_finite
 from mcurl_torchrl.training.episodes import EnvironmentFailed
 from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluations
-from mcurl_torchrl.training.optimizing import keeping_options
+from mcurl_torchrl.training.optimizing import keep_optimizer_options
 from mcurl_torchrl.training.policies import describe_policy
 from mcurl_torchrl.training.progress import Progress
 from mcurl_torchrl.training.run_directory import RunDirectory
@@ -218,7 +218,7 @@ class TrainingRun:
             self.progress.close()
 
     def _restore(self) -> int:
-        with keeping_options(self._components.values()):
+        with keep_optimizer_options(self._components.values()):
             restored = self.checkpoints.restore(components=self._components, replay=self._replay)
         self._last_saved = restored.path
         if self.when_restored is not None:

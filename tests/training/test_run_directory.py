@@ -35,8 +35,9 @@ def test_looking_makes_nothing(run: RunDirectory) -> None:
     assert not run.path.parent.exists()
 
 
-def test_the_manifest_says_what_was_run(run: RunDirectory) -> None:
-    run.write_manifest(command=["python", "train.py", "task=a b"], overrides=["task=a b"], task="a b")
+def test_the_manifest_says_what_was_run(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "task=a b"])
+    run.write_manifest(overrides=["task=a b"], task="a b")
     manifest = json.loads(run.manifest.read_text())
     assert manifest["command"] == "python train.py 'task=a b'"
     assert (manifest["overrides"], manifest["task"], manifest["resumed"]) == (["task=a b"], "a b", [])
@@ -61,7 +62,7 @@ def test_the_manifest_is_written_once_and_grows_with_each_resume(run: RunDirecto
         run.write_manifest(overrides=["seed=2"])
     first = run.read_manifest()
     for step in (100, 250):
-        RunDirectory(run.path).record_resume(step, overrides=["more"])
+        RunDirectory(run.path).record_resume(step)
     resumed = run.read_manifest().pop("resumed")
     assert [entry["step"] for entry in resumed] == [100, 250]
     assert all(entry["versions"] == first["versions"] and entry["time"] >= first["time"] for entry in resumed)
