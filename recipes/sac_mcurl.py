@@ -36,7 +36,7 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
     targets = build.make_targets(cfg, sac, contrastive)
     optimizers, schedules = build.make_optimizers(cfg, sac, contrastive)
     buffer, slices = build.make_replay(cfg, run.directory.path)
-    stream = EpisodeStream(env, seed=cfg.seed, pixels_key=build.observation_key(cfg))
+    stream = EpisodeStream(env, seed=cfg.seed, observation_key=build.observation_key(cfg))
     run.track(replay=buffer, sac=sac, contrastive=contrastive, stream=stream, **named(optimizers, schedules))
     run.describe(
         sac.policy, num_frames=buffer.num_frames, reference=published_scores(cfg.env.task, cfg.total_env_steps)
@@ -54,7 +54,7 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
         return sac.policy(observation.to(run.device)).cpu()
 
     if run.begin() == 0:
-        run.evaluate(0, mean_action, evaluation_env, pixels_key=stream.pixels_key)
+        run.evaluate(0, mean_action, evaluation_env, observation_key=stream.observation_key)
     for step in run.agent_steps():
         warming_up = step <= cfg.sac.random_agent_steps
         if step == cfg.sac.random_agent_steps + 1:
@@ -78,7 +78,7 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
             run.note({} if stream.last_return is None else {"episode_return": stream.last_return})
             run.log(step)
         if run.evaluation_due(step):
-            run.evaluate(step, mean_action, evaluation_env, pixels_key=stream.pixels_key)
+            run.evaluate(step, mean_action, evaluation_env, observation_key=stream.observation_key)
         if run.checkpoint_due(step):
             run.save(step)
 

@@ -624,7 +624,7 @@ MUTANTS = [
     Mutant(
         "random actions of an evaluation come from the global generator",
         "training/evaluation.py",
-        "chance.random() < self._epsilon",
+        "generator.random() < self._epsilon",
         "np.random.random() < self._epsilon",
         "tests/training/test_evaluation.py",
     ),

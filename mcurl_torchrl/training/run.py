@@ -284,7 +284,7 @@ class TrainingRun:
         act: Callable[[Tensor], Tensor],
         envs: EnvBase | Sequence[EnvBase],
         *,
-        pixels_key: str = "pixels",
+        observation_key: str = "pixels",
     ) -> None:
         """Evaluates, adds to ``eval.csv``, draws the curve, films the first episode, and saves.
 
@@ -295,13 +295,13 @@ class TrainingRun:
             envs (EnvBase or sequence of EnvBase): in which, one episode at a time in each.
 
         Keyword Args:
-            pixels_key (str): the observation. Defaults to ``"pixels"``.
+            observation_key (str): the observation. Defaults to ``"pixels"``.
 
         Raises:
             EnvironmentFailed: if the environment does; the agent step that it follows counts as completed.
         """
         assert self.progress is not None, "begin() comes first"
-        record = self.video and pixels_key == "pixels"
+        record = self.video and observation_key == "pixels"
         episodes = self.final_evaluation_episodes if step == self.total else self.evaluation_episodes
         if step == 0:
             self.progress.note(f"evaluating {episodes} episodes before training")
@@ -314,7 +314,7 @@ class TrainingRun:
                     seed=derive_seed(self.seed, "evaluation", step),
                     num_frames=self.num_frames,
                     record=record,
-                    pixels_key=pixels_key,
+                    observation_key=observation_key,
                     epsilon=self.evaluation_epsilon,
                     on_episode=self._tell_how_far(episodes),
                 )
