@@ -1,4 +1,4 @@
-"""Writing files so that no one ever sees them half-written."""
+"""Writing files so that a reader never sees half of one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["replacing", "write_file"]
 
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yields another name in the same folder; what is written there takes the target's place in one step at the end."""
+    """Yields another name in the same folder; the file of that name takes the target's place in one step at the end."""
     part = target.with_name(f".{target.name}.part")
     try:
         yield part

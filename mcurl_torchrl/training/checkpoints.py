@@ -87,18 +87,15 @@ class Checkpoints:
     (:meth:`~mcurl_torchrl.FrameReplayBuffer.dumps`). Only the last ``keep_last`` checkpoints keep their replay: an
     older best checkpoint can be evaluated, not continued.
 
-    After :meth:`restore`, the next save removes the checkpoints of later steps: the run has left that course. Only one
-    process may save to a folder; see :meth:`~mcurl_torchrl.training.run_directory.RunDirectory.lock`.
+    After :meth:`restore`, the next save removes the checkpoints of later steps. Only one process may save to a folder;
+    see :meth:`~mcurl_torchrl.training.run_directory.RunDirectory.lock`.
 
     Args:
         directory (str or Path): the folder, made with the first save.
 
     Keyword Args:
-        keep_last (int): how many of the newest checkpoints to keep; the one with the best score is kept as well. With
-            1, a damaged newest checkpoint leaves no other to restore. Defaults to 2.
-
-    Raises:
-        TypeError, ValueError: if ``keep_last`` is not a whole number of at least 1.
+        keep_last (int): how many of the newest checkpoints to keep, at least 1; the one with the best score is kept as
+            well. Defaults to 2, so that there is another if the newest is damaged.
 
     Examples:
         >>> import tempfile
@@ -164,7 +161,7 @@ class Checkpoints:
             )
         # A random part in the name: a checkpoint that is replaced keeps its replay until the new one is in place.
         name = f"{path.name}-{uuid.uuid4().hex[:8]}"
-        score = score if score is not None and math.isfinite(score) else None
+        score = float(score) if score is not None and math.isfinite(score) else None
         header = {"step": step, "score": score, "info": dict(info or {}), "replay": None if replay is None else name}
         self._write(path, _make_content(components, header), replay, name)
         self._saved_here.add(path)
@@ -273,11 +270,14 @@ class Checkpoints:
     # -- information ---------------------------------------------------------------------------------------------------
 
     def list(self) -> tuple[SavedCheckpoint, ...]:
-        """Returns the checkpoints whose first line is whole, by step."""
+        """Returns the checkpoints whose first line is whole, by step; warns about those of an earlier release."""
         saved = []
         for path in sorted(self._paths(), key=_step_of):
-            with contextlib.suppress(_Damaged):
+            try:
                 saved.append(_read_header(path))
+            except _Damaged as error:
+                if path.is_dir():
+                    warnings.warn(str(error), RuntimeWarning, stacklevel=2)
         return tuple(saved)
 
     def latest(self) -> SavedCheckpoint | None:

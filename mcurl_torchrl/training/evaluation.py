@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -97,7 +98,7 @@ def evaluate(
         raise ValueError("envs has the same environment twice; each plays its own episode")
     streams = [EpisodeStream(env, seed=seed, observation_key=observation_key) for env in envs]
     spec = envs[0].action_spec
-    explore = _Exploration(spec, epsilon, seed)
+    explore = _make_exploration(spec, epsilon, seed)
     left = iter(range(check_count("episodes", episodes)))
     ended: dict[int, tuple[float, int]] = {}
     frames: list[Tensor] = []
@@ -127,35 +128,27 @@ def evaluate(
     return Evaluation(list(returns), list(lengths), frames)
 
 
-class _Exploration:
-    """Puts a random action in place of another now and then; each episode has its own random generator."""
+def _make_exploration(spec: TensorSpec, epsilon: float, seed: int) -> Callable[[Tensor, int], Tensor]:
+    """Returns a function that puts a random action in place of another now and then."""
+    if not 0 <= epsilon <= 1:
+        raise ValueError(f"epsilon={epsilon}; it must be between 0 and 1")
+    if epsilon > 0 and type(spec) not in (Categorical, OneHot):
+        kind = type(spec).__name__
+        raise ValueError(f"epsilon={epsilon} with actions of the kind {kind}; it is for Categorical and OneHot ones")
+    one_hot = isinstance(spec, OneHot)
+    shape = tuple(spec.shape[:-1] if one_hot else spec.shape)
 
-    def __init__(self, spec: TensorSpec, epsilon: float, seed: int) -> None:
-        if not 0 <= epsilon <= 1:
-            raise ValueError(f"epsilon={epsilon}; it must be between 0 and 1")
-        if epsilon > 0 and type(spec) not in (Categorical, OneHot):
-            raise ValueError(
-                f"epsilon={epsilon} with actions of the kind {type(spec).__name__}; random actions are for Categorical "
-                "and OneHot ones"
-            )
-        self._spec = spec
-        self._epsilon = epsilon
-        self._seed = seed
-        self._generators: dict[int, np.random.Generator] = {}
+    @functools.cache
+    def generator_of(episode: int) -> np.random.Generator:
+        return np.random.default_rng(derive_seed(seed, "random actions", episode))
 
-    def __call__(self, action: Tensor, episode: int) -> Tensor:
-        if self._epsilon == 0:
+    def explore(action: Tensor, episode: int) -> Tensor:
+        if epsilon == 0 or generator_of(episode).random() >= epsilon:
             return action
-        if episode not in self._generators:
-            self._generators[episode] = np.random.default_rng(derive_seed(self._seed, "random actions", episode))
-        generator = self._generators[episode]
-        return self._draw(generator).to(action.device) if generator.random() < self._epsilon else action
+        index = torch.as_tensor(generator_of(episode).integers(spec.space.n, size=shape))
+        return (functional.one_hot(index, spec.space.n) if one_hot else index).to(action.device, spec.dtype)
 
-    def _draw(self, generator: np.random.Generator) -> Tensor:
-        one_hot = isinstance(self._spec, OneHot)
-        shape = self._spec.shape[:-1] if one_hot else self._spec.shape
-        index = torch.as_tensor(generator.integers(self._spec.space.n, size=tuple(shape)))
-        return (functional.one_hot(index, self._spec.space.n) if one_hot else index).to(self._spec.dtype)
+    return explore
 
 
 def read_evaluations(path: str | Path) -> list[tuple[int, list[float]]]:

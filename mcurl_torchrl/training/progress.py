@@ -123,7 +123,7 @@ class Progress:
         """Returns the steps per second over the later half of the time so far, at most ten minutes.
 
         So the fast random steps at a run's start are soon forgotten, and an evaluation does not make the number jump.
-        tqdm's own mean over recent updates does both.
+        tqdm's own mean keeps neither promise.
         """
         window = min((now - self._since) / 2, _RATE_SECONDS)
         while len(self._history) > 1 and self._history[1][0] <= now - window:

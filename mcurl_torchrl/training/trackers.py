@@ -58,12 +58,7 @@ class Trackers:
         self.active = active
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Adds a point to the curve of each metric.
-
-        Args:
-            step (int): the horizontal position, in the same unit in every call.
-            metrics (mapping of str to float): names with a slash are grouped by the part before it.
-        """
+        """Adds a point to the curve of each metric; names with a slash are grouped by the part before it."""
         numbers = {name: float(value) for name, value in metrics.items()}
         self._each(lambda tracker: tracker.log(step, numbers))
 

@@ -227,7 +227,8 @@ def test_recent_runs(tmp_path: Path) -> None:
             path = checkpoints.save(step, components={})
             os.utime(path, (0, 1000 * number))
     (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "damaged" / "checkpoints" / "checkpoint-000000000001").mkdir(parents=True)
+    (tmp_path / "damaged" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "damaged" / "checkpoints" / "checkpoint-000000000001").touch()
     (tmp_path / "d" / "checkpoints" / "checkpoint-000000000013").write_text("damaged")
     found = recent_runs(tmp_path)
     assert [(str(run.path.relative_to(tmp_path)), run.step) for run in found] == [
