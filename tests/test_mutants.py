@@ -456,7 +456,7 @@ MUTANTS = [
     Mutant(
         "a changed state is not noticed",
         "training/checkpoints.py",
-        'if hashlib.sha256(contents[name]).hexdigest() != state["sha256"]:',
+        'if hashlib.sha256(content).hexdigest() != state["sha256"]:',
         "if False:",
         "tests/training/test_checkpoints.py::test_each_byte_of_the_file",
     ),

@@ -371,12 +371,14 @@ def _read_states(saved: SavedCheckpoint, names: set[str]) -> dict[str, Any]:
     with open(saved.path, "rb") as file:
         file.readline()
         for name, state in saved.states.items():
-            contents[name] = file.read(state["size"])
-            if hashlib.sha256(contents[name]).hexdigest() != state["sha256"]:
+            content = file.read(state["size"])
+            if hashlib.sha256(content).hexdigest() != state["sha256"]:
                 raise _Damaged(f"{saved.path} is damaged: the state of {name!r} was cut short or changed")
+            if name in names:
+                contents[name] = io.BytesIO(content)
     try:
         # On the CPU: load_state_dict copies each tensor to its place, also on a machine with other devices.
-        return {name: torch.load(io.BytesIO(contents[name]), map_location="cpu", weights_only=True) for name in names}
+        return {name: torch.load(content, map_location="cpu", weights_only=True) for name, content in contents.items()}
     except Exception as error:  # torch.load has no closed list of errors for a file that it did not write.
         reason = str(error).strip().partition("\n")[0]
         raise _Damaged(

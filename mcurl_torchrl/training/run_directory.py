@@ -16,17 +16,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 import mcurl_torchrl
-from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.files import write_file
 from mcurl_torchrl.training.checkpoints import Checkpoints
 from mcurl_torchrl.training.tables import Table
 
-__all__ = ["RecentRun", "RunDirectory", "RunDirectoryInUse", "recent_runs"]
+__all__ = ["RunDirectory", "RunDirectoryInUse", "recent_runs"]
 
 _PACKAGES = ("torch", "torchrl", "tensordict", "numpy", "dm_control", "mujoco", "gymnasium", "ale_py")
 
@@ -191,37 +190,25 @@ class RunDirectory:
                 file.truncate(0)
 
 
-class RecentRun(NamedTuple):
-    """A run that can be resumed: its folder, the step of its last checkpoint, and when that was saved."""
-
-    path: Path
-    step: int
-    time: datetime
-
-    def __str__(self) -> str:
-        return f"{self.path} (step {self.step}, {self.time.astimezone():%Y-%m-%d %H:%M})"
-
-
-def recent_runs(root: str | Path, limit: int = 5) -> list[RecentRun]:
-    """Finds the run directories below a folder that have a checkpoint, the last saved first, at most ``limit``.
+def recent_runs(root: str | Path, limit: int = 5) -> list[str]:
+    """Lists the run directories below a folder that have a checkpoint, the last saved first, with its step and time.
 
     Examples:
         >>> from mcurl_torchrl.training.run_directory import recent_runs
         >>> recent_runs("no/such/folder")
         []
     """
-    check_count("limit", limit)
     runs = []
     for folder, subfolders, _ in os.walk(root):
         if "checkpoints" in subfolders:
             with contextlib.suppress(OSError):  # a run that cannot be read cannot be resumed
                 latest = Checkpoints(Path(folder, "checkpoints")).latest()
                 if latest is not None:
-                    saved = datetime.fromtimestamp(latest.path.stat().st_mtime, timezone.utc)
-                    runs.append(RecentRun(Path(folder), latest.step, saved))
+                    saved = datetime.fromtimestamp(latest.path.stat().st_mtime)
+                    runs.append((saved, f"{folder} (step {latest.step}, {saved:%Y-%m-%d %H:%M})"))
             subfolders.remove("checkpoints")
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-    return sorted(runs, key=lambda run: run.time, reverse=True)[:limit]
+    return [line for _, line in sorted(runs, reverse=True)[:limit]]
 
 
 # -- versions and machine ----------------------------------------------------------------------------------------------

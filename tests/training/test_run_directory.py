@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -231,13 +232,12 @@ def test_recent_runs(tmp_path: Path) -> None:
     (tmp_path / "damaged" / "checkpoints" / "checkpoint-000000000001").touch()
     (tmp_path / "d" / "checkpoints" / "checkpoint-000000000013").write_text("damaged")
     found = recent_runs(tmp_path)
-    assert [(str(run.path.relative_to(tmp_path)), run.step) for run in found] == [
-        ("d", 3),
-        ("c/deep/er/0", 12),
-        ("a", 11),
-        ("b/12-00", 10),
+    assert [line.partition(", ")[0] for line in found] == [
+        f"{tmp_path}/d (step 3",
+        f"{tmp_path}/c/deep/er/0 (step 12",
+        f"{tmp_path}/a (step 11",
+        f"{tmp_path}/b/12-00 (step 10",
     ]
-    assert found[1].time.timestamp() == 2000
-    assert str(found[1]).startswith(f"{tmp_path}/c/deep/er/0 (step 12, ")
+    assert found[1].endswith(f", {datetime.fromtimestamp(2000):%Y-%m-%d %H:%M})")
     assert recent_runs(tmp_path, limit=2) == found[:2]
     assert recent_runs(tmp_path / "nowhere") == []
