@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+from mcurl_torchrl.checks import needs
 from mcurl_torchrl.files import replacing
 
 __all__ = ["COLOURS", "plot_learning_curve", "score_text", "short_number"]
@@ -62,11 +63,8 @@ def plot_learning_curve(
         ...     [file.name for file in Path(folder).iterdir()]
         ['curve.png']
     """
-    try:
+    with needs("learning curves need matplotlib", "recipes"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("learning curves need matplotlib: pip install 'mcurl-torchrl[recipes]'") from error
-
     if not any(points.values()):
         raise ValueError(f"points={dict(points)!r}; a curve needs at least one evaluation")
     for label, evaluations in points.items():

@@ -8,7 +8,7 @@ from collections import deque
 from datetime import timedelta
 from typing import Any, TextIO
 
-from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.checks import check_count, needs
 
 __all__ = ["Progress"]
 
@@ -135,10 +135,8 @@ class Progress:
 
 
 def _make_bar(total: int, initial: int, stream: TextIO) -> Any:
-    try:
+    with needs("the progress bar needs tqdm", "recipes"):
         from tqdm import tqdm
-    except ImportError as error:
-        raise ImportError("the progress bar needs tqdm: pip install 'mcurl-torchrl[recipes]'") from error
     # tqdm draws, fits the width and keeps the notes apart. Rate and time left are ours, so that bar and lines agree.
     layout = "{percentage:3.0f}%|{bar:12}| {desc}"
     return tqdm(total=total, initial=initial, file=stream, bar_format=layout, dynamic_ncols=True, delay=1e-9)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 from torchrl.record.loggers import TensorboardLogger, WandbLogger
 
-from mcurl_torchrl.checks import check_choice
+from mcurl_torchrl.checks import check_choice, needs
 from mcurl_torchrl.files import write_file
 
 __all__ = ["Tracker", "Trackers", "make_trackers"]
@@ -133,21 +132,13 @@ def make_trackers(
     return trackers
 
 
-@contextlib.contextmanager
-def _needs(name: str, extra: str) -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise ImportError(f"{name} is missing: pip install 'mcurl-torchrl[{extra}]'") from error
-
-
 def _stored_id(file: Path, resume_step: int | None) -> str | None:
     """Returns the id that an earlier part of this run stored, None for a new run."""
     return file.read_text().strip() if resume_step is not None and file.exists() else None
 
 
 def _open_tensorboard(directory: Path, config: Mapping[str, Any], resume_step: int | None) -> Tracker:
-    with _needs("TensorBoard", "recipes"):
+    with needs("TensorBoard is missing", "recipes"):
         logger = TensorboardLogger("tensorboard", str(directory))
     writer = logger.experiment
     if resume_step is None:
@@ -172,7 +163,7 @@ def _open_wandb(
     directory: Path, options: Mapping[str, Any], run_name: str, config: Mapping[str, Any], resume_step: int | None
 ) -> Tracker:
     mode = check_choice("wandb.mode", options.get("mode", "online"), ("online", "offline"))
-    with _needs("Weights & Biases", "tracking"):
+    with needs("Weights & Biases is missing", "tracking"):
         # By name: a bare import would accept a folder called wandb, which W&B itself leaves behind.
         from wandb import Settings, Video
     file = directory / "wandb_id"
@@ -205,7 +196,7 @@ def _open_mlflow(
     # MLflow's own client: TorchRL's logger cannot resume, name or fail a run, and is global to the process.
     for option in options:
         check_choice("an option of mlflow", option, ("artifact_location", "experiment", "tracking_uri"))
-    with _needs("MLflow", "tracking"):
+    with needs("MLflow is missing", "tracking"):
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
     client = MlflowClient(tracking_uri=options.get("tracking_uri"))

@@ -8,13 +8,12 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.checks import check_count, needs
 from mcurl_torchrl.files import replacing
 
 __all__ = ["read_video", "write_video"]
@@ -67,7 +66,7 @@ def write_video(
     # fmt: off
     # Not imageio_ffmpeg.write_frames: it ignores ffmpeg's exit code, so that a full disk would leave a broken video.
     command = [
-        _import_ffmpeg().get_ffmpeg_exe(), "-y", "-loglevel", "error",
+        _ffmpeg(), "-y", "-loglevel", "error",
         "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(fps), "-i", "-",
         "-vf", f"{enlarge},{repeat_edge}",
         "-c:v", "libx264", "-preset", "veryfast", "-crf", "18", "-pix_fmt", "yuv420p",
@@ -92,11 +91,10 @@ def read_video(path: str | os.PathLike[str]) -> Tensor:
         OSError: if ffmpeg fails, with its message.
         ImportError: if imageio-ffmpeg is missing.
     """
-    executable = _import_ffmpeg().get_ffmpeg_exe()
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no video {path}")
     # PPM images, one after the other: unlike raw frames they begin with their size, "P6\nWIDTH HEIGHT\n255\n".
-    command = [executable, "-loglevel", "error", "-i", str(path), "-f", "image2pipe", "-c:v", "ppm", "-"]
+    command = [_ffmpeg(), "-loglevel", "error", "-i", str(path), "-f", "image2pipe", "-c:v", "ppm", "-"]
     content = _run(command, f"read {path}", stdin=subprocess.DEVNULL)
     header = b"\n".join(content.split(b"\n", 3)[:3]) + b"\n"
     width, height = map(int, header.split()[1:3])
@@ -104,12 +102,10 @@ def read_video(path: str | os.PathLike[str]) -> Tensor:
     return frames[:, len(header) :].reshape(-1, height, width, 3).permute(0, 3, 1, 2).contiguous()
 
 
-def _import_ffmpeg() -> ModuleType:
-    try:
-        import imageio_ffmpeg
-    except ImportError as error:
-        raise ImportError("videos need imageio-ffmpeg: pip install 'mcurl-torchrl[recipes]'") from error
-    return imageio_ffmpeg
+def _ffmpeg() -> str:
+    with needs("videos need imageio-ffmpeg", "recipes"):
+        from imageio_ffmpeg import get_ffmpeg_exe
+    return get_ffmpeg_exe()
 
 
 def _run(command: list[str], purpose: str, *, stdin: Any) -> bytes:
