@@ -244,7 +244,7 @@ class Checkpoints:
                 states = _read_states(saved, set(components))
                 if replay is not None:
                     self._load_replay(saved, replay)
-            except _Damaged as error:
+            except (_Damaged, OSError) as error:
                 reasons.append(f"{path}: {error}")
                 if len(reasons) < len(candidates):
                     warnings.warn(f"checkpoint {path} is passed over: {error}", RuntimeWarning, stacklevel=2)
@@ -275,7 +275,7 @@ class Checkpoints:
         for path in sorted(self._paths(), key=_step_of):
             try:
                 saved.append(_read_header(path))
-            except _Damaged as error:
+            except (_Damaged, OSError) as error:
                 if path.is_dir():
                     warnings.warn(str(error), RuntimeWarning, stacklevel=2)
         return tuple(saved)
@@ -359,7 +359,7 @@ def _replay_of(path: Path) -> str | None:
     """Returns the name of a checkpoint's saved replay, None if it has none that can be read."""
     try:
         return _read_header(path).replay
-    except _Damaged:
+    except (_Damaged, OSError):
         return None
 
 

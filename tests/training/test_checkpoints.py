@@ -406,6 +406,20 @@ def test_none_left(copied: Path) -> None:
         restored_step(copied / "elsewhere")
 
 
+def test_a_disk_that_cannot_read_a_file(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_header = checkpoints_module._read_header
+
+    def fail(path: Path) -> Any:
+        if path.name == "checkpoint-000000000020":
+            raise OSError(errno.EIO, "Input/output error")
+        return read_header(path)
+
+    monkeypatch.setattr(checkpoints_module, "_read_header", fail)
+    assert steps(Checkpoints(copied)) == [10]
+    with pytest.warns(RuntimeWarning, match="checkpoint-000000000020 is passed over: .*Input/output error"):
+        assert restored_step(copied, make_buffer(60)) == 10
+
+
 def test_going_on_after_damage(copied: Path) -> None:
     """A damaged checkpoint must not take the place of a whole one among the last."""
     damage_cut(copied / "checkpoint-000000000020")
