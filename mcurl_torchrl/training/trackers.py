@@ -256,6 +256,7 @@ def _in_background(tracker: Tracker) -> Tracker:
 
     def close(*, failed: bool) -> None:
         in_thread(tracker.close)(failed=failed)
-        last.result()  # waits
+        thread.shutdown()  # waits
+        last.result()
 
     return Tracker(tracker.name, in_thread(tracker.log), in_thread(tracker.log_video), close)
