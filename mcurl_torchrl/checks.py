@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
 
-__all__ = ["check_choice", "check_count", "check_number", "leaf_keys", "require"]
+__all__ = ["check_choice", "check_count", "check_number", "leaf_keys", "needs", "require"]
 
 
 def leaf_keys(data: TensorDictBase) -> list[NestedKey]:
@@ -52,3 +54,12 @@ def require(tensordict: TensorDictBase, key: NestedKey, user: object) -> Tensor:
     if value is None:
         raise KeyError(f"{type(user).__name__} needs {key!r}; the tensordict has {leaf_keys(tensordict)}")
     return value
+
+
+@contextlib.contextmanager
+def needs(message: str, extra: str) -> Iterator[None]:
+    """Turns an ImportError inside into one with the message and the command that installs an optional part."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(f"{message}: pip install 'mcurl-torchrl[{extra}]'") from error

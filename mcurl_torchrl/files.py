@@ -1,10 +1,10 @@
-"""Writing files so that no one ever sees them half-written."""
+"""Writing files so that a reader never sees half of one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 __all__ = ["replacing", "write_file"]
@@ -12,7 +12,7 @@ __all__ = ["replacing", "write_file"]
 
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yields another name in the same folder; what is written there takes the target's place in one step at the end."""
+    """Yields another name in the same folder; the file of that name takes the target's place in one step at the end."""
     part = target.with_name(f".{target.name}.part")
     try:
         yield part
@@ -21,12 +21,15 @@ def replacing(target: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def write_file(target: Path, content: bytes) -> None:
-    """Puts a file in place in one step, and makes sure that it is on disk."""
-    with replacing(target) as part, open(part, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def write_file(target: Path, content: bytes, *, before_rename: Callable[[], None] | None = None) -> None:
+    """Puts a file in place in one step, unless ``before_rename`` fails, and makes sure that it is on disk."""
+    with replacing(target) as part:
+        with open(part, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if before_rename is not None:
+            before_rename()
     folder = os.open(target.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -52,7 +52,7 @@ def main(cfg: DictConfig) -> None:
         seed=cfg.seed,
         num_frames=policy.num_frames,
         record=cfg.video and key == "pixels",
-        pixels_key=key,
+        observation_key=key,
         epsilon=epsilon,
         on_episode=report,
     )

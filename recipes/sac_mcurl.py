@@ -29,7 +29,7 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
     env, evaluation_env = (make_env(cfg.env, training=training) for training in (True, False))
     buffer = make_replay(cfg, run.directory.path)
     agent = make_agent(cfg, env, buffer, run.device)
-    stream = EpisodeStream(env, seed=cfg.seed, pixels_key=cfg.env.observation)
+    stream = EpisodeStream(env, seed=cfg.seed, observation_key=cfg.env.observation)
     run.track(agent.policy, replay=buffer, shown=agent.task.shown, stream=stream, **agent.components())
 
     run.begin(agent.exploit, evaluation_env)

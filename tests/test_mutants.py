@@ -454,6 +454,66 @@ MUTANTS = [
         f"{RESUME}::test_terminated_and_resumed",
     ),
     Mutant(
+        "a changed state is not noticed",
+        "training/checkpoints.py",
+        'if hashlib.sha256(content).hexdigest() != state["sha256"]:',
+        "if False:",
+        "tests/training/test_checkpoints.py::test_each_byte_of_the_file",
+    ),
+    Mutant(
+        "a changed first line is not noticed",
+        "training/checkpoints.py",
+        "if hashlib.sha256(text).hexdigest().encode() != digest:",
+        "if False:",
+        "tests/training/test_checkpoints.py::test_each_byte_of_the_file",
+    ),
+    Mutant(
+        "states may run code",
+        "training/checkpoints.py",
+        'map_location="cpu", weights_only=True)',
+        'map_location="cpu", weights_only=False)',
+        "tests/training/test_checkpoints.py::test_no_code_is_run",
+    ),
+    Mutant(
+        "random states are restored before other components draw",
+        "training/checkpoints.py",
+        "key=lambda name: (isinstance(components[name], GlobalRNGState), name)",
+        "key=lambda name: name",
+        "tests/training/test_checkpoints.py::test_random_states_are_restored_last",
+    ),
+    Mutant(
+        "a checkpoint is in place before its replay is saved",
+        "files.py",
+        """        if before_rename is not None:
+            before_rename()
+""",
+        """    if before_rename is not None:
+        before_rename()
+""",
+        "tests/training/test_checkpoints.py::test_any_moment",
+    ),
+    Mutant(
+        "a changed manifest of a saved replay is not noticed",
+        "replay/archive.py",
+        'if manifest.get("crc32") != _checksum(manifest):',
+        "if False:",
+        "tests/replay/test_archive.py",
+    ),
+    Mutant(
+        "TensorBoard keeps the points of before the run was resumed",
+        "training/trackers.py",
+        "writer.purge_step = resume_step + 1",
+        "pass",
+        "tests/training/test_trackers.py",
+    ),
+    Mutant(
+        "a resumed run has the learning rate of before",
+        "training/optimizing.py",
+        'group.update({**given, "lr": lr})',
+        "pass",
+        "tests/recipes/test_sac_faults.py::test_a_loss_that_is_not_finite",
+    ),
+    Mutant(
         "an episode that was under way begins anew",
         "training/episodes.py",
         "            self.take(action)",
@@ -624,8 +684,8 @@ MUTANTS = [
     Mutant(
         "random actions of an evaluation come from the global generator",
         "training/evaluation.py",
-        "chance.random() < self._epsilon",
-        "np.random.random() < self._epsilon",
+        "generator_of(episode).random() >= epsilon",
+        "np.random.random() >= epsilon",
         "tests/training/test_evaluation.py",
     ),
     Mutant(

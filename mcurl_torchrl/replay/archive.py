@@ -36,7 +36,7 @@ from mcurl_torchrl.files import write_file
 __all__ = ["RowSegment", "SavedState", "decode_key", "encode_key", "layout_of", "open_saved", "save"]
 
 _FORMAT = "mcurl_torchrl.FrameReplayBuffer"
-_VERSION = 1
+_VERSION = 2
 # Large enough for few files, small enough that saving and loading need little memory beside the buffer.
 _SEGMENT_BYTES = 2**27
 _OUR_FILES = re.compile(r"\.?(rows|state)-[0-9a-f]{32}\.safetensors(\.part)?")
@@ -119,10 +119,17 @@ def save(
                 "state": _write_tensors(path, "state", tensors),
                 "scalars": scalars,
             }
+            manifest["crc32"] = _checksum(manifest)
             write_file(path / f"{name}.json", json.dumps(manifest, indent=1).encode())
         finally:
             _remove_unnamed(path)
     return segments
+
+
+def _checksum(manifest: dict[str, Any]) -> int:
+    """Returns the checksum of a manifest, whose entry of that name does not count."""
+    content = {key: value for key, value in manifest.items() if key != "crc32"}
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def _check_name(name: str) -> None:
@@ -253,6 +260,8 @@ def open_saved(path: Path, name: str) -> SavedState:
         raise ValueError(
             f"{file} has format version {manifest.get('version')!r}; this release reads version {_VERSION}"
         )
+    if manifest.get("crc32") != _checksum(manifest):
+        raise ValueError(f"{file} is damaged: its content is not what was saved (another checksum)")
     try:
         layout, scalars = manifest["layout"], manifest["scalars"]
         segments = [RowSegment(**entry) for entry in manifest["segments"]]

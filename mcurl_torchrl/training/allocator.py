@@ -1,4 +1,4 @@
-"""Keeping freed memory, instead of giving it back to the operating system at every update."""
+"""The memory allocator: it keeps freed memory, instead of returning it to the operating system at every update."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ import sys
 
 __all__ = ["keep_freed_pages"]
 
-# From glibc's malloc.h.
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 
 def keep_freed_pages() -> bool:
-    """Tells glibc to keep large blocks of freed memory for the next allocation.
+    """Tells glibc to keep large blocks of freed memory for the next allocation; returns whether it does.
 
     Batches of pixels are tens of megabytes. By default glibc maps such blocks anew each time, and the kernel clears
-    every page of them: on a CPU this can be half of the time of an update. No environment variable is needed.
-
-    Returns:
-        Whether it was done; elsewhere than on Linux with glibc, nothing is.
+    every page of them: on a CPU this can be half of the time of an update. Only Linux with glibc has this setting.
     """
     if not sys.platform.startswith("linux"):
         return False

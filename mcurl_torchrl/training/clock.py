@@ -1,4 +1,4 @@
-"""Clock: how long the parts of a training loop take, and all of a run."""
+"""Clock: how long the parts of a training loop take, and the whole run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """Times the parts of a loop, and all of a run, with what came before it was resumed.
+    """Times the parts of a loop and the whole run; its state carries the times over to a resumed run.
 
     Examples:
         >>> from mcurl_torchrl.training.clock import Clock
@@ -34,12 +34,12 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """The seconds of the run so far, pauses left out."""
+        """The seconds of the run so far, without its pauses."""
         running = 0.0 if self._begin is None else time.perf_counter() - self._begin
         return self._before + running
 
     def start(self) -> None:
-        """Goes on after a pause."""
+        """Starts to count, or goes on after a pause."""
         if self._begin is None:
             self._begin = time.perf_counter()
 
@@ -58,19 +58,19 @@ class Clock:
         self._counts[part] += 1
 
     def count(self, part: str) -> int:
-        """How often a part was timed in all of the run."""
+        """Returns how often a part was timed in the whole run."""
         return self._counts[part]
 
     def last(self, part: str) -> float:
-        """The seconds that a part took the last time."""
+        """Returns the seconds that a part took the last time."""
         return self._last[part]
 
     def total(self, part: str) -> float:
-        """The seconds that a part took in all of the run."""
+        """Returns the seconds that a part took in the whole run."""
         return self._totals[part]
 
     def mean(self, part: str) -> float:
-        """The seconds that a part takes, on average over all of the run."""
+        """Returns the mean seconds of a part over the whole run."""
         return self._totals[part] / self._counts[part]
 
     def take(self, *, steps: int) -> dict[str, float]:
@@ -80,11 +80,11 @@ class Clock:
         return {**parts, "seconds": self.seconds}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what a resumed run goes on counting from."""
+        """Returns the times so far."""
         return {"seconds": self.seconds, "totals": dict(self._totals), "counts": dict(self._counts)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on counting from there; paused at first."""
+        """Takes over the times of a saved clock, and waits for :meth:`start`."""
         self._before, self._begin = state["seconds"], None
         self._totals = defaultdict(float, state["totals"])
         self._counts = defaultdict(int, state["counts"])

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+from mcurl_torchrl.checks import needs
 from mcurl_torchrl.files import replacing
 
-__all__ = ["plot_learning_curve"]
+__all__ = ["COLOURS", "plot_learning_curve", "score_text", "short_number"]
 
-# Okabe and Ito's colours, which stay apart for colour-blind readers; the blue first.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# The colours of Okabe and Ito, which colour-blind readers can tell apart; the blue first.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _TEXT, _QUIET, _GRID = "#222222", "#6b6b6b", "#e4e4e4"
 _REFERENCE_MARKERS = ("D", "s", "^", "v")
 _MOST_MARKERS = 60
@@ -34,18 +35,18 @@ def plot_learning_curve(
 ) -> None:
     """Draws the mean return over training, with a band from the lowest to the highest episode.
 
-    The file appears under its name only once it is whole. matplotlib's global state (backend, open figures, style) is
-    not changed, so that this can be called in the middle of a notebook.
+    The file appears under its name only once it is whole. The global state of matplotlib (backend, open figures, style)
+    is not changed, so that a notebook can call this.
 
     Args:
         points (mapping of str to list): for each label, the evaluations as ``(env_steps, [episode returns])``.
         path (path): the image; its suffix (.png, .pdf, .svg) is its format. Missing folders are made.
 
     Keyword Args:
-        title (str): what is above the axes.
+        title (str): the text above the axes.
         x_label (str): defaults to ``"environment steps"``.
         y_label (str): defaults to ``"return"``.
-        reference (mapping of str to tuple, optional): other people's results to compare with, each drawn quietly at
+        reference (mapping of str to tuple, optional): other results to compare with, each drawn quietly at
             ``(env_steps, value)``.
 
     Raises:
@@ -58,21 +59,12 @@ def plot_learning_curve(
         >>> from mcurl_torchrl.training.curves import plot_learning_curve
         >>> evaluations = [(0, [20.0, 31.0]), (10_000, [180.0, 240.0]), (20_000, [400.0, 520.0])]
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     plot_learning_curve(
-        ...         {"M-CURL, seed 1": evaluations},
-        ...         f"{folder}/curve.png",
-        ...         title="cartpole-swingup",
-        ...         reference={"published at 100k": (100_000, 600.0)},
-        ...     )
+        ...     plot_learning_curve({"M-CURL, seed 1": evaluations}, f"{folder}/curve.png", title="cartpole-swingup")
         ...     [file.name for file in Path(folder).iterdir()]
         ['curve.png']
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
+    with needs("learning curves need matplotlib", "recipes"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("learning curves need matplotlib: pip install 'mcurl-torchrl[recipes]'") from error
-
     if not any(points.values()):
         raise ValueError(f"points={dict(points)!r}; a curve needs at least one evaluation")
     for label, evaluations in points.items():
@@ -81,13 +73,15 @@ def plot_learning_curve(
                 raise ValueError(f"the evaluation of {label!r} at {env_steps} steps has no episodes")
 
     figure = Figure(figsize=(7.2, 4.5), dpi=150, facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot(facecolor="white")
     for index, (label, evaluations) in enumerate(points.items()):
-        _draw_curve(axes, label, evaluations, _COLOURS[index % len(_COLOURS)])
+        _draw_curve(axes, label, evaluations, COLOURS[index % len(COLOURS)])
     for index, (label, (env_steps, value)) in enumerate((reference or {}).items()):
-        _draw_reference(axes, label, env_steps, value, _REFERENCE_MARKERS[index % len(_REFERENCE_MARKERS)])
-    _dress(axes, title=title, x_label=x_label, y_label=y_label)
+        marker = _REFERENCE_MARKERS[index % len(_REFERENCE_MARKERS)]
+        axes.axhline(value, color=_QUIET, linewidth=0.8, linestyle=(0, (2, 3)), zorder=1)
+        (point,) = axes.plot([env_steps], [value], marker, color=_QUIET, label=f"{label}: {score_text(value)}")
+        point.set(markersize=5, fillstyle="none", clip_on=False)
+    _style(axes, title=title, x_label=x_label, y_label=y_label)
     figure.supxlabel(_CAPTION, fontsize=8, color=_QUIET)
     heights = [value for evaluations in points.values() for _, returns in evaluations for value in returns]
     heights += [value for _, value in (reference or {}).values()]
@@ -109,43 +103,32 @@ def _draw_curve(axes: Axes, label: str, evaluations: Sequence[tuple[int, Sequenc
         axes.vlines(steps, lowest, highest, color=colour, alpha=0.4, linewidth=2)
     marker = "o" if len(steps) <= _MOST_MARKERS else ""
     means = [fmean(returns) for _, returns in evaluations]
-    # Not clipped: the markers at 0 steps and at a return of 0 lie on the axes' edges.
+    # Not clipped: the markers at 0 steps and at a return of 0 lie on the edges of the axes.
     axes.plot(steps, means, color=colour, linewidth=2, marker=marker, markersize=4.5, label=label, clip_on=False)
 
 
-def _draw_reference(axes: Axes, label: str, env_steps: int, value: float, marker: str) -> None:
-    axes.axhline(value, color=_QUIET, linewidth=0.8, linestyle=(0, (2, 3)), zorder=1)
-    axes.plot(
-        [env_steps],
-        [value],
-        color=_QUIET,
-        linestyle="",
-        marker=marker,
-        markersize=5,
-        fillstyle="none",
-        label=f"{label}: {value:,.4g}",
-        clip_on=False,
-    )
-
-
-def _dress(axes: Axes, *, title: str, x_label: str, y_label: str) -> None:
+def _style(axes: Axes, *, title: str, x_label: str, y_label: str) -> None:
     axes.set_title(title, fontsize=13, color=_TEXT, loc="left", pad=12)
     axes.set_xlabel(x_label, fontsize=11, color=_TEXT)
     axes.set_ylabel(y_label, fontsize=11, color=_TEXT)
     axes.tick_params(labelsize=10, colors=_QUIET, length=0)
     axes.grid(True, color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(_QUIET)
-    axes.xaxis.set_major_formatter(lambda value, _: _short(value))
-    # DMControl's returns end at 1,000, which reads better whole; Atari's scores go into the millions.
-    axes.yaxis.set_major_formatter(lambda value, _: _short(value) if abs(value) >= 10_000 else f"{value:,.4g}")
+    axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
+    # DMControl's returns end at 1,000, which is read best as it is; Atari's scores reach millions.
+    axes.yaxis.set_major_formatter(lambda value, _: short_number(value) if abs(value) >= 10_000 else f"{value:,.4g}")
     axes.set_xlim(0, max(1.0, axes.get_xlim()[1]))
     axes.legend(fontsize=10, labelcolor=_TEXT, frameon=True, framealpha=0.9, edgecolor="none")
 
 
-def _short(value: float) -> str:
+def score_text(value: float) -> str:
+    """Writes a score with four digits, or with all of its digits before the point."""
+    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def short_number(value: float) -> str:
     """Writes 20000 as 20k and 1500000 as 1.5M."""
     for size, suffix in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= size:

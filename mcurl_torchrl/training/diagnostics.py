@@ -1,4 +1,4 @@
-"""Numbers that tell whether learning is healthy. None but :func:`check_finite` waits for the device."""
+"""Numbers that tell whether learning is healthy. Only :func:`check_finite` waits for the device."""
 
 from __future__ import annotations
 
@@ -14,32 +14,7 @@ __all__ = ["NonFiniteLoss", "check_finite", "effective_rank", "gradient_norm", "
 
 
 class NonFiniteLoss(FloatingPointError):
-    """A loss became NaN or infinite: see :func:`check_finite`.
-
-    Attributes:
-        step (int): the step at which it was noticed.
-        values (dict of str to float): the non-finite losses.
-        last_good (path, optional): the last checkpoint with finite losses. A training loop may set it later: the
-            message is made when it is read.
-
-    Examples:
-        >>> from mcurl_torchrl.training.diagnostics import NonFiniteLoss
-        >>> error = NonFiniteLoss(700, {"loss_critic": float("nan")})
-        >>> error.last_good = "checkpoints/500"
-        >>> print(error)
-        non-finite loss at step 700: loss_critic=nan; the last good checkpoint is checkpoints/500
-    """
-
-    def __init__(self, step: int, values: dict[str, float], *, last_good: str | PathLike[str] | None = None) -> None:
-        super().__init__(step, values)  # the arguments, so that the error can be pickled
-        self.step = step
-        self.values = values
-        self.last_good = last_good
-
-    def __str__(self) -> str:
-        parts = ", ".join(f"{name}={value}" for name, value in self.values.items())
-        message = f"non-finite loss at step {self.step}: {parts}"
-        return message if self.last_good is None else f"{message}; the last good checkpoint is {self.last_good}"
+    """A loss became NaN or infinite: see :func:`check_finite`."""
 
 
 def check_finite(step: int, *, last_good: str | PathLike[str] | None = None, **losses: Tensor | float) -> None:
@@ -51,8 +26,8 @@ def check_finite(step: int, *, last_good: str | PathLike[str] | None = None, **l
         step (int): the current step, for the message.
 
     Keyword Args:
-        last_good (path, optional): the checkpoint to go back to, for the message.
-        **losses (scalar Tensor or float): what has to be finite; the names appear in the message.
+        last_good (path, optional): the last checkpoint with finite losses, for the message.
+        **losses (scalar Tensor or float): the losses; their names appear in the message.
 
     Raises:
         NonFiniteLoss: names the step, each non-finite loss with its value, and ``last_good``.
@@ -73,9 +48,9 @@ def check_finite(step: int, *, last_good: str | PathLike[str] | None = None, **l
     tensors = [loss.detach().reshape(()) for loss in losses.values() if isinstance(loss, Tensor)]
     moved = iter(torch.stack(tensors).tolist() if tensors else [])
     values = {name: next(moved) if isinstance(loss, Tensor) else float(loss) for name, loss in losses.items()}
-    bad = {name: value for name, value in values.items() if not math.isfinite(value)}
-    if bad:
-        raise NonFiniteLoss(step, bad, last_good=last_good)
+    if bad := [f"{name}={value}" for name, value in values.items() if not math.isfinite(value)]:
+        where = "" if last_good is None else f"; the last good checkpoint is {last_good}"
+        raise NonFiniteLoss(f"non-finite loss at step {step}: {', '.join(bad)}{where}")
 
 
 def _as_matrix(latents: Tensor) -> Tensor:
@@ -110,9 +85,9 @@ def effective_rank(latents: Tensor) -> Tensor:
     """
     matrix = _as_matrix(latents)
     finite = matrix.isfinite().all()
-    matrix = torch.where(finite, matrix, 0.0)  # the decomposition refuses NaN; training stops elsewhere, with a name
+    matrix = torch.where(finite, matrix, 0.0)  # the decomposition refuses NaN; check_finite stops such a training
     sizes = torch.linalg.svdvals(matrix - matrix.mean(dim=0))
-    # What centring leaves of equal latents is rounding, in all directions: without this, a collapse would look rich.
+    # Centring leaves rounding errors of equal latents, in all directions: they would make a collapse look rich.
     noise = torch.finfo(matrix.dtype).eps * max(matrix.shape) * matrix.norm()
     sizes = torch.where(sizes > noise, sizes, 0.0)
     total = sizes.sum()
@@ -127,9 +102,6 @@ def latent_spread(latents: Tensor) -> Tensor:
     Args:
         latents (Tensor): ``[*, d]``, any floating dtype.
 
-    Returns:
-        A scalar on the same device, without gradient.
-
     Examples:
         >>> import torch
         >>> from mcurl_torchrl.training.diagnostics import latent_spread
@@ -141,20 +113,12 @@ def latent_spread(latents: Tensor) -> Tensor:
 
 
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
-    """Returns the global L2 norm of the gradients, and 0 where there are none.
-
-    Args:
-        parameters (iterable of Tensor): those whose ``grad`` counts; it is not changed.
-
-    Returns:
-        A scalar on the gradients' device: reading its value is what waits for the device.
+    """Returns the global L2 norm of the gradients, and 0 where there are none, as a scalar on their device.
 
     Examples:
         >>> import torch
         >>> from mcurl_torchrl.training.diagnostics import gradient_norm
         >>> weight = torch.nn.Parameter(torch.zeros(2))
-        >>> gradient_norm([weight]).item()
-        0.0
         >>> (weight * torch.tensor([3.0, 4.0])).sum().backward()
         >>> gradient_norm([weight]).item()
         5.0

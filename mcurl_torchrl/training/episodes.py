@@ -1,4 +1,4 @@
-"""EpisodeStream: an environment stepped one episode after another, which can be saved and taken up at any step."""
+"""EpisodeStream: an environment stepped one episode after another; its state can be saved at any step."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["EnvironmentFailed", "EpisodeStream", "ReplayedDifferently"]
 
 
 class EnvironmentFailed(RuntimeError):
-    """An environment raised an error or gave a reward that is no number; says in which episode and at which step."""
+    """An environment raised an error, or gave a reward that is not finite; the message has the episode and the step."""
 
 
 class ReplayedDifferently(RuntimeWarning):
-    """An environment, given the same seed and actions, did not come to where it was; a new episode begins."""
+    """An environment, given the same seed and actions, came to another observation; a new episode begins."""
 
 
 class EpisodeStream:
-    """Steps an environment, each episode from a seed of its own.
+    """Steps an environment, each episode from its own seed.
 
     The seed of an episode follows from the run's seed and the episode's number alone. So the state in the middle of an
     episode is that number and the actions so far: :meth:`load_state_dict` resets the environment to the same seed and
@@ -36,54 +36,43 @@ class EpisodeStream:
     while it is False the next episode goes on where the last one ended and gets no seed. The state is then the number
     of the game's first episode and all actions since.
 
-    A TorchRL collector keeps such state to itself, and resets once more than it shows; this is why it is not used here.
+    A TorchRL collector is not used here: it has no access to such state, and resets once more than it shows.
 
     Args:
         env (EnvBase): one environment, without batch dimensions.
 
     Keyword Args:
-        seed (int): the run's.
-        pixels_key (str): the observation, given to who acts, and compared after taking up an episode again. Defaults to
-            ``"pixels"``.
+        seed (int): the run's seed.
+        observation_key (str): the observation that the actions are chosen by. Defaults to ``"pixels"``.
 
     Examples:
         >>> import torch
         >>> from torchrl.envs import GymEnv  # doctest: +SKIP
-        >>> stream = EpisodeStream(GymEnv("Pendulum-v1"), seed=1, pixels_key="observation")  # doctest: +SKIP
+        >>> stream = EpisodeStream(GymEnv("Pendulum-v1"), seed=1, observation_key="observation")  # doctest: +SKIP
         >>> step = stream.step(lambda observation: torch.zeros(1))  # doctest: +SKIP
     """
 
-    def __init__(self, env: EnvBase, *, seed: int, pixels_key: str = "pixels") -> None:
+    def __init__(self, env: EnvBase, *, seed: int, observation_key: str = "pixels") -> None:
         if env.batch_size:
             raise ValueError(f"the environment has batch_size={list(env.batch_size)}; give a single one")
         self.env = env
         self.seed = seed
-        self.pixels_key = pixels_key
+        self.observation_key = observation_key
         self.episode = -1
         self.episode_return = 0.0
         self.last_return: float | None = None
         self.episode_length = 0
-        self._first_episode = 0  # of the game: the last one that got a seed
+        self._first_episode = 0  # of the game: the last episode that got a seed
         self._actions: list[Tensor] = []  # since then
         self._must_start_anew = False
         self._root: TensorDictBase | None = None
 
     def step(self, choose: Callable[[Tensor], Tensor]) -> TensorDictBase:
-        """Takes one step, after a reset where an episode has ended.
-
-        Args:
-            choose (callable): the observation to an action.
-
-        Returns:
-            The step as TorchRL lays it out: observation, action and what came ``"next"``.
-
-        Raises:
-            EnvironmentFailed: as :meth:`take` does.
-        """
+        """Takes the action that ``choose`` returns for the observation; returns and raises as :meth:`take` does."""
         return self.take(choose(self.observe()))
 
     def observe(self) -> Tensor:
-        """Returns the observation that the next action is for, after a reset where no episode is under way.
+        """Returns the observation that the next action is for, after a reset where an episode has ended.
 
         Raises:
             EnvironmentFailed: if the environment raises an error.
@@ -93,9 +82,9 @@ class EpisodeStream:
         return self._observation()
 
     def begin(self, episode: int) -> None:
-        """Starts the episode of a number at once, from its own seed: a new game, also where a game was under way.
+        """Starts the episode of a number at once, from its own seed, as a new game.
 
-        For streams that share the numbers among them; one alone counts by itself.
+        For several streams that share the numbers; a single stream counts by itself.
 
         Raises:
             EnvironmentFailed: if the environment raises an error.
@@ -114,13 +103,7 @@ class EpisodeStream:
         return self._must_start_anew or getattr(self.env, "starts_new_game", True)
 
     def take(self, action: Tensor) -> TensorDictBase:
-        """Takes an action where :meth:`observe` has come to.
-
-        Args:
-            action (torch.Tensor): the action.
-
-        Returns:
-            The step as TorchRL lays it out: observation, action and what came ``"next"``.
+        """Takes an action after :meth:`observe`; returns the step as TorchRL lays it out, with its ``"next"``.
 
         Raises:
             RuntimeError: if no episode is under way.
@@ -144,16 +127,18 @@ class EpisodeStream:
         try:
             return call()
         except Exception as error:
-            self._root, self._must_start_anew = None, True  # who goes on, goes on with a new episode of a new game
+            self._root, self._must_start_anew = None, True  # the next step begins a new episode of a new game
             raise EnvironmentFailed(
                 f"the environment failed in episode {self.episode} at step {self.episode_length}: "
                 f"{type(error).__name__}: {error}"
             ) from error
 
-    # -- saving --------------------------------------------------------------------------------------------------------
+    def _observation(self) -> Tensor:
+        assert self._root is not None
+        return self._root.get(self.observation_key)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the episode's number, its game's actions so far and, to compare, the observation it has come to."""
+        """Returns the episode's number, its game's actions so far and, to compare, the present observation."""
         under_way = self._root is not None
         needed = under_way or not self._starts_new_game()
         return {
@@ -165,10 +150,29 @@ class EpisodeStream:
             "observation": self._observation().cpu().clone() if under_way else None,
         }
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Brings the environment to the saved state.
+
+        Warns with :class:`ReplayedDifferently` if it comes to another one, and stands before the next episode then:
+        a run goes on although its environment is not deterministic.
+        """
+        self.seed = state["seed"]
+        self._root, self.episode, self._actions, self._must_start_anew = None, state["episode"], [], True
+        if len(state["actions"]) or state["observation"] is not None:
+            try:
+                reason = "" if self._comes_to(state) else "went another way: this environment is not deterministic"
+            except EnvironmentFailed as error:
+                reason = f"did not get there: {error}"
+            if reason:
+                self._root, self.episode, self._must_start_anew = None, state["episode"], True
+                message = f"episode {state['episode']}, given its seed and its {len(state['actions'])} actions again"
+                message = f"{message}, {reason}; the run continues with a new episode"
+                warnings.warn(message, ReplayedDifferently, stacklevel=2)
+        self.last_return = state["last_return"]
+
     def _comes_to(self, state: dict[str, Any]) -> bool:
         """Takes a game's actions again; tells whether that leads to the same observation."""
         observation, self.episode = state["observation"], state["first_episode"] - 1
-        self._must_start_anew = True  # the environment may have been used: a new game
         for action in state["actions"]:
             self.observe()
             self.take(action)
@@ -179,33 +183,6 @@ class EpisodeStream:
         if observation is None:  # between two episodes of one game
             return self._root is None and not self._starts_new_game()
         return self._root is not None and torch.equal(self._observation().cpu(), observation)
-
-    def _observation(self) -> Tensor:
-        assert self._root is not None
-        return self._root.get(self.pixels_key)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Brings the environment to where it was.
-
-        Warns with :class:`ReplayedDifferently` if it comes to something else, and stands before the next episode then:
-        an environment that is not deterministic is no reason to lose a run.
-        """
-        self.seed = state["seed"]
-        self._root, self.episode, self._actions, self._must_start_anew = None, state["episode"], [], True
-        if len(state["actions"]) or state["observation"] is not None:
-            try:
-                otherwise = "" if self._comes_to(state) else "went another way: this environment is not deterministic"
-            except EnvironmentFailed as error:
-                otherwise = f"did not get there: {error}"
-            if otherwise:
-                self._root, self.episode, self._must_start_anew = None, state["episode"], True
-                warnings.warn(
-                    f"episode {state['episode']}, given its seed and its {len(state['actions'])} actions again, "
-                    f"{otherwise}; the run continues with a new episode",
-                    ReplayedDifferently,
-                    stacklevel=2,
-                )
-        self.last_return = state["last_return"]
 
 
 def _with_finite_reward(step: TensorDictBase) -> TensorDictBase:

@@ -1,7 +1,8 @@
-"""Evaluation: whole episodes in an environment of their own, that leave no trace in training."""
+"""Evaluation: whole episodes in environments of their own, without an effect on training."""
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ __all__ = ["Evaluation", "evaluate", "read_evaluations"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came out of an evaluation: the return and length of each episode, and the frames of the first."""
+    """The result of an evaluation: the return and length of each episode, and the frames of the first."""
 
     returns: list[float]
     lengths: list[int]
@@ -44,38 +45,37 @@ def evaluate(
     seed: int,
     num_frames: int = 1,
     record: bool = False,
-    pixels_key: str = "pixels",
+    observation_key: str = "pixels",
     epsilon: float = 0.0,
     on_episode: Callable[[int, float], None] | None = None,
 ) -> Evaluation:
-    """Plays whole episodes, each from a seed of its own, as many at a time as there are environments.
+    """Plays whole episodes, each from its own seed, as many at a time as there are environments.
 
-    An environment whose episode has ended begins the next one that nobody has begun. What happens in an episode follows
-    from its number and from ``act`` alone: more environments are faster, where ``act`` is, and give the same returns as
-    one. (A network may round a row of a large batch otherwise than a single one, and then choose otherwise.)
+    An environment whose episode has ended begins the next episode of all. The course of an episode follows from its
+    number and from ``act`` alone: more environments are faster, if ``act`` is, and give the same returns as one. (A
+    network may round a row of a large batch otherwise than a single row, and then choose another action.)
 
-    With an ``act`` that draws no random numbers, nobody else's are drawn: not torch's, numpy's or Python's global ones,
-    and not those of a training environment.
+    If ``act`` draws no random numbers, the global generators of torch, numpy and Python stay as they are.
 
     Args:
-        act (callable): observations ``[n, ...]`` to actions ``[n, ...]``, row by row. There are as many as episodes
-            under way: at most one for each environment, fewer when no episode is left to begin.
-        envs (EnvBase or sequence of EnvBase): one or several alike, which nobody else uses, without batch dimensions.
+        act (callable): observations ``[n, ...]`` to actions ``[n, ...]``, row by row; n is the number of episodes under
+            way, at most one for each environment.
+        envs (EnvBase or sequence of EnvBase): one or several of the same kind, for this evaluation only, without batch
+            dimensions.
 
     Keyword Args:
-        episodes (int): how many.
-        seed (int): all episodes' seeds follow from it.
-        num_frames (int): how many frames an observation stacks, to cut the newest out for a video. Defaults to 1.
+        episodes (int): the number of episodes.
+        seed (int): the seed that the seeds of all episodes follow from.
+        num_frames (int): how many frames an observation stacks; a video shows the newest. Defaults to 1.
         record (bool): whether to keep the frames of the first episode. Defaults to False.
-        pixels_key (str): the observation. Defaults to ``"pixels"``.
-        epsilon (float): the probability of a uniformly random action in the place of ``act``'s, by random numbers of
-            the episode's own; for environments with :class:`~torchrl.data.Categorical` or
-            :class:`~torchrl.data.OneHot` actions. Defaults to 0.
-        on_episode (callable, optional): called as episodes end, with the number of those so far and the last one's
-            return.
+        observation_key (str): the observation that ``act`` gets. Defaults to ``"pixels"``.
+        epsilon (float): the probability of a uniformly random action in place of that of ``act``, drawn by a generator
+            of the episode's own; for :class:`~torchrl.data.Categorical` and :class:`~torchrl.data.OneHot` actions.
+            Defaults to 0.
+        on_episode (callable, optional): called when an episode ends, with the number of ended ones and its return.
 
     Returns:
-        Returns and lengths by the episodes' numbers, not in the order in which they ended.
+        Returns and lengths by the numbers of the episodes, not in the order in which they ended.
 
     Raises:
         EnvironmentFailed: if an environment raises an error, or gives a reward that is not finite.
@@ -88,13 +88,17 @@ def evaluate(
         >>> from mcurl_torchrl.training import evaluate
         >>> envs = [GymEnv("Pendulum-v1") for _ in range(2)]
         >>> still = lambda observations: torch.zeros(len(observations), 1)
-        >>> evaluate(still, envs, episodes=3, seed=1, pixels_key="observation").lengths
+        >>> evaluate(still, envs, episodes=3, seed=1, observation_key="observation").lengths
         [200, 200, 200]
     """
-    envs = _distinct([envs] if isinstance(envs, EnvBase) else list(envs))
-    streams = [EpisodeStream(env, seed=seed, pixels_key=pixels_key) for env in envs]
+    envs = [envs] if isinstance(envs, EnvBase) else list(envs)
+    if not envs:
+        raise ValueError("envs is empty; an evaluation needs an environment")
+    if len({id(env) for env in envs}) < len(envs):
+        raise ValueError("envs has the same environment twice; each plays its own episode")
+    streams = [EpisodeStream(env, seed=seed, observation_key=observation_key) for env in envs]
     spec = envs[0].action_spec
-    explore = _Exploration(spec, epsilon, seed)
+    explore = _make_exploration(spec, epsilon, seed)
     left = iter(range(check_count("episodes", episodes)))
     ended: dict[int, tuple[float, int]] = {}
     frames: list[Tensor] = []
@@ -124,47 +128,31 @@ def evaluate(
     return Evaluation(list(returns), list(lengths), frames)
 
 
-def _distinct(envs: list[EnvBase]) -> list[EnvBase]:
-    if not envs:
-        raise ValueError("envs is empty; an evaluation needs an environment")
-    if len({id(env) for env in envs}) < len(envs):
-        raise ValueError("envs has the same environment twice; each plays an episode of its own")
-    return envs
+def _make_exploration(spec: TensorSpec, epsilon: float, seed: int) -> Callable[[Tensor, int], Tensor]:
+    """Returns a function that puts a random action in place of another now and then."""
+    if not 0 <= epsilon <= 1:
+        raise ValueError(f"epsilon={epsilon}; it must be between 0 and 1")
+    if epsilon > 0 and type(spec) not in (Categorical, OneHot):
+        kind = type(spec).__name__
+        raise ValueError(f"epsilon={epsilon} with actions of the kind {kind}; it is for Categorical and OneHot ones")
+    one_hot = isinstance(spec, OneHot)
+    shape = tuple(spec.shape[:-1] if one_hot else spec.shape)
 
+    @functools.cache
+    def generator_of(episode: int) -> np.random.Generator:
+        return np.random.default_rng(derive_seed(seed, "random actions", episode))
 
-class _Exploration:
-    """Puts a random action in the place of another now and then, by random numbers of each episode's own."""
-
-    def __init__(self, spec: TensorSpec, epsilon: float, seed: int) -> None:
-        if not 0 <= epsilon <= 1:
-            raise ValueError(f"epsilon={epsilon}; it must be between 0 and 1")
-        if epsilon > 0 and type(spec) not in (Categorical, OneHot):
-            raise ValueError(
-                f"epsilon={epsilon} with actions of the kind {type(spec).__name__}; random actions are for Categorical "
-                "and OneHot ones"
-            )
-        self._spec = spec
-        self._epsilon = epsilon
-        self._seed = seed
-        self._chances: dict[int, np.random.Generator] = {}
-
-    def __call__(self, action: Tensor, episode: int) -> Tensor:
-        if self._epsilon == 0:
+    def explore(action: Tensor, episode: int) -> Tensor:
+        if epsilon == 0 or generator_of(episode).random() >= epsilon:
             return action
-        if episode not in self._chances:
-            self._chances[episode] = np.random.default_rng(derive_seed(self._seed, "random actions", episode))
-        chance = self._chances[episode]
-        return self._draw(chance).to(action.device) if chance.random() < self._epsilon else action
+        index = torch.as_tensor(generator_of(episode).integers(spec.space.n, size=shape))
+        return (functional.one_hot(index, spec.space.n) if one_hot else index).to(action.device, spec.dtype)
 
-    def _draw(self, chance: np.random.Generator) -> Tensor:
-        one_hot = isinstance(self._spec, OneHot)
-        shape = self._spec.shape[:-1] if one_hot else self._spec.shape
-        index = torch.as_tensor(chance.integers(self._spec.space.n, size=tuple(shape)))
-        return (functional.one_hot(index, self._spec.space.n) if one_hot else index).to(self._spec.dtype)
+    return explore
 
 
 def read_evaluations(path: str | Path) -> list[tuple[int, list[float]]]:
-    """Reads an ``eval.csv``: environment steps and the returns of all episodes, evaluation by evaluation."""
+    """Reads an ``eval.csv``: for each evaluation, the environment steps and the returns of its episodes."""
     points: dict[int, list[float]] = defaultdict(list)
     for row in tables.read(path):
         points[row["env_steps"]].append(row["return"])

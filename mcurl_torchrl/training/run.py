@@ -24,7 +24,7 @@ from mcurl_torchrl.training.curves import plot_learning_curve
 from mcurl_torchrl.training.diagnostics import check_finite
 from mcurl_torchrl.training.episodes import EnvironmentFailed
 from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluations
-from mcurl_torchrl.training.optimizing import keeping_options
+from mcurl_torchrl.training.optimizing import keep_optimizer_options
 from mcurl_torchrl.training.policies import describe_policy
 from mcurl_torchrl.training.progress import Progress
 from mcurl_torchrl.training.run_directory import RunDirectory
@@ -244,7 +244,7 @@ class TrainingRun:
 
     def _restore(self) -> int:
         assert self._components is not None
-        with keeping_options(self._components.values()):
+        with keep_optimizer_options(self._components.values()):
             restored = self.checkpoints.restore(components=self._components, replay=self._replay)
         self._last_saved = restored.path
         if self.when_restored is not None:
@@ -342,7 +342,7 @@ class TrainingRun:
                     seed=derive_seed(plan.seed, "evaluation", step),
                     num_frames=plan.num_frames,
                     record=plan.video and plan.observation_key == "pixels",
-                    pixels_key=plan.observation_key,
+                    observation_key=plan.observation_key,
                     epsilon=plan.evaluation_epsilon,
                     on_episode=self._report_quarters(episodes),
                 )

@@ -8,12 +8,7 @@ __all__ = ["human_normalized_score"]
 def human_normalized_score(score: float, *, random: float, human: float) -> float:
     """Returns a score on the scale where random play is 0 and a human player is 1 (https://arxiv.org/abs/1509.06461).
 
-    Args:
-        score (float): what was reached.
-
-    Keyword Args:
-        random (float): what random actions reach.
-        human (float): what a human reaches; it may be the lower of the two.
+    ``human`` may be lower than ``random``.
 
     Raises:
         ValueError: if both are the same.

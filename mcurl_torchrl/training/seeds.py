@@ -1,4 +1,4 @@
-"""Seeds: many independent ones out of the single one that a user gives."""
+"""Seeds: many independent ones out of the single seed of a run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
     """Makes a seed for one purpose, unrelated to those for others.
 
     Args:
-        seed (int): the run's.
-        purpose (str): what it is for.
-        *numbers (int): which of its kind, the number of an episode, say; always as many for one purpose (numpy's
-            seed sequences take no notice of zeros at the end).
+        seed (int): the run's seed.
+        purpose (str): the name of the purpose.
+        *numbers (int): the number of an episode, for example; always as many for one purpose, because numpy's seed
+            sequences ignore zeros at the end.
 
     Examples:
         >>> from mcurl_torchrl.training import derive_seed
-        >>> derive_seed(1, "episode", 0) == derive_seed(1, "episode", 0)
-        True
         >>> len({derive_seed(1, "episode", number) for number in range(1000)})
         1000
     """
@@ -31,7 +29,7 @@ def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
 
 
 def seed_everything(seed: int) -> None:
-    """Seeds torch's, numpy's and Python's global generators."""
+    """Seeds the global generators of torch, numpy and Python."""
     torch.manual_seed(derive_seed(seed, "torch"))
     np.random.seed(derive_seed(seed, "numpy"))
     random.seed(derive_seed(seed, "python"))

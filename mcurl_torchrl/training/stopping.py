@@ -1,4 +1,4 @@
-"""Stopping a run between two steps: signals set a flag that the training loop looks at."""
+"""Stopping a run between two steps: signals set a flag that the training loop reads."""
 
 from __future__ import annotations
 
@@ -17,22 +17,17 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass
 class StopRequested:
-    """Whether somebody asked the run to stop; made by :func:`catch_stop_signals`.
+    """Tells whether a signal asked the run to stop; made by :func:`catch_stop_signals`.
 
     Args:
-        active (bool): whether signals are caught. False outside of the main thread, where Python allows no handlers:
-            then signals do what they did before. Defaults to False.
         signal_name (str, optional): the first signal that came, as in ``"SIGTERM"``. Defaults to None.
 
     Examples:
         >>> from mcurl_torchrl.training.stopping import StopRequested
-        >>> StopRequested().requested
-        False
-        >>> StopRequested(signal_name="SIGTERM").requested
-        True
+        >>> StopRequested().requested, StopRequested(signal_name="SIGTERM").requested
+        (False, True)
     """
 
-    active: bool = False
     signal_name: str | None = None
 
     @property
@@ -43,13 +38,11 @@ class StopRequested:
 
 @contextlib.contextmanager
 def catch_stop_signals() -> Iterator[StopRequested]:
-    """Turns SIGINT (Ctrl-C) and SIGTERM into a flag, so that the step under way is finished and the run saved.
+    """Turns SIGINT (Ctrl-C) and SIGTERM into a flag, so that the current step is finished and the run saved.
 
-    A second SIGINT raises KeyboardInterrupt at once, for whoever does not want to wait. On exit the handlers from
-    before are back. Processes forked inside keep the handlers from before: a worker still ends when it is told to.
-
-    Yields:
-        A :class:`StopRequested` to look at between steps.
+    A second SIGINT raises KeyboardInterrupt at once, for a user who does not want to wait. On exit the earlier handlers
+    are back. Processes forked inside have the earlier handlers: a worker still ends on a signal. Outside of the main
+    thread, where Python allows no handlers, signals keep their effect.
 
     Examples:
         >>> import os, signal
@@ -57,7 +50,7 @@ def catch_stop_signals() -> Iterator[StopRequested]:
         >>> with catch_stop_signals() as stop:
         ...     for step in range(1000):
         ...         if step == 3:
-        ...             os.kill(os.getpid(), signal.SIGTERM)  # somebody stops the job
+        ...             os.kill(os.getpid(), signal.SIGTERM)
         ...         if stop.requested:
         ...             break
         >>> step, stop.signal_name
@@ -75,7 +68,7 @@ def catch_stop_signals() -> Iterator[StopRequested]:
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal interrupted
         if os.getpid() != owner:
-            # A forked worker has no loop that looks at the flag: Process.terminate() would wait for it forever.
+            # A forked worker has no loop that reads the flag: Process.terminate() would wait for it forever.
             signal.signal(number, previous[signal.Signals(number)])
             os.kill(os.getpid(), number)
             return
@@ -84,15 +77,13 @@ def catch_stop_signals() -> Iterator[StopRequested]:
         interrupted |= number == signal.SIGINT
         if stop.signal_name is None:
             stop.signal_name = signal.Signals(number).name
-            # os.write, because print is not safe in a handler. An evaluation may take minutes: somebody is waiting.
-            os.write(2, f"\n{stop.signal_name}: finishing what is under way, then saving\n".encode())
+            # os.write, because print is not safe in a handler. An evaluation may take minutes, and the user waits.
+            os.write(2, f"\n{stop.signal_name}: finishing the current step, then saving\n".encode())
 
     try:
         for number in _SIGNALS:
             signal.signal(number, handle)
-        stop.active = True
         yield stop
     finally:
-        stop.active = False
         for number, handler in previous.items():
             signal.signal(number, handler)

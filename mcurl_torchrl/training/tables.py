@@ -1,4 +1,4 @@
-"""CSV tables that grow a row at a time and survive a crash at any moment."""
+"""CSV tables that grow by one row at a time and survive a crash at any moment."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Table", "read"]
 
 _INT = re.compile(r"-?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]+)?(e[+-]?[0-9]+)?|inf)|nan")
-_BOOLS = {"True": True, "False": False}
+_LINE_BREAK = re.compile(r"[\n\r\0]")
 
 
 class Table:
-    """A CSV file to which rows are appended, each at once visible to others.
+    """A CSV file to which rows are appended; a reader sees each row at once.
 
     The first row decides the columns. A row with new columns rewrites the file once with all of them; where a row has
     no value, its cell is empty. Numbers are written so that they come back exactly. A row is one line and one write: a
@@ -28,11 +28,6 @@ class Table:
 
     Args:
         path (str or Path): the file; it and its folder are made with the first row.
-
-    Raises:
-        TypeError: on appending something else than numbers, strings, booleans and None.
-        ValueError: on appending a string with a line break, and on a file that is damaged.
-        OSError: on appending where there is no room; the rows from before stay as they are.
 
     Examples:
         >>> import tempfile
@@ -56,38 +51,36 @@ class Table:
         """Adds a row.
 
         Args:
-            row (mapping): the cells by column; numbers (also of NumPy, or one-element tensors), strings, booleans or
-                None. An empty string comes back as None.
+            row (mapping): the cells by column; numbers (also of NumPy, or one-element tensors), strings of one line,
+                booleans or None. An empty string comes back as None.
+
+        Raises:
+            TypeError, ValueError: on other cells, and on a file that is damaged.
+            OSError: if there is no room; the earlier rows stay as they are.
         """
         cells = {_check_column(column): _to_text(column, value) for column, value in row.items()}
         if not cells:
             raise ValueError(f"a row of {self.path} must have at least one column")
         if self._columns is None:
             self._columns = self._mend()
-        columns = [*self._columns, *(column for column in cells if column not in self._columns)]
+        columns = list(dict.fromkeys([*self._columns, *cells]))
+        line = [cells.get(column, "") for column in columns]
         if columns == self._columns:
-            self._add_line(_to_lines([[cells.get(column, "") for column in columns]]))
+            self._add_line(_to_lines([line]))
         else:
             before = _read_cells(self.path)[1:] if self._columns else []
-            rows = [[*old, *[""] * (len(columns) - len(old))] for old in before]
-            self._replace([columns, *rows, [cells.get(column, "") for column in columns]])
+            self._replace([columns, *([*old, *[""] * (len(columns) - len(old))] for old in before), line])
             self._columns = columns
 
     def truncate_after(self, column: str, value: float) -> int:
-        """Drops the rows with more than ``value`` in a column, and what a killed process left half-written.
+        """Drops the rows with more than ``value`` in a column, and a torn last line; returns how many rows it dropped.
 
-        A resumed run does this with the step of its checkpoint, because it comes by those rows once more. Rows with
+        A resumed run does this with the step of its checkpoint, because it writes the later rows once more. Rows with
         nothing in that column stay.
-
-        Args:
-            column (str): the column.
-            value (float): the largest value to keep.
-
-        Returns:
-            How many rows were dropped.
 
         Raises:
             KeyError: if there are rows but no such column.
+            ValueError: if the column has a cell that is not a number.
         """
         self._columns = self._mend()
         if not self._columns:
@@ -96,7 +89,10 @@ class Table:
             raise KeyError(f"{self.path} has no column {column!r}; it has {self._columns}")
         place = self._columns.index(column)
         header, *rows = _read_cells(self.path)
-        kept = [cells for cells in rows if not (cells[place] and _number(self.path, column, cells[place]) > value)]
+        numbers = [_from_text(cells[place]) for cells in rows]
+        if strings := [number for number in numbers if isinstance(number, str)]:
+            raise ValueError(f"{self.path} has {strings[0]!r} in column {column!r}; it must be a number")
+        kept = [cells for cells, number in zip(rows, numbers, strict=True) if number is None or number <= value]
         if len(kept) < len(rows):
             self._replace([header, *kept])
         return len(rows) - len(kept)
@@ -105,26 +101,20 @@ class Table:
         """Cuts off a torn last line; returns the columns, none if there is no table yet."""
         if not self.path.is_file():
             return []
-        content = self.path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            os.truncate(self.path, whole)
+        os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
         cells = _read_cells(self.path)
         return cells[0] if cells else []
 
     def _add_line(self, line: bytes) -> None:
-        # Opened for each row: a row is rare, and a handle would go on writing to a file that was replaced.
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-        try:
-            before = os.fstat(file).st_size
+        # Opened for each row: a row is rare, and an open handle would go on writing to a file that was replaced.
+        with open(self.path, "ab", buffering=0) as file:
+            before = file.tell()
             try:
-                if os.write(file, line) < len(line):
+                if file.write(line) < len(line):
                     raise OSError(f"no room for a row of {len(line)} bytes in {self.path}")
             except OSError:
-                os.ftruncate(file, before)
+                file.truncate(before)
                 raise
-        finally:
-            os.close(file)
 
     def _replace(self, cells: Iterable[list[str]]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,14 +122,11 @@ class Table:
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
-    """Reads a table: numbers and booleans as such, empty cells as None. A torn last line is left out.
-
-    Args:
-        path (str or Path): the file.
+    """Reads the rows of a table: numbers and booleans as such, empty cells as None. A torn last line is left out.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if a line has another number of cells than there are columns.
+        ValueError: if the number of cells in a line is not the number of columns.
     """
     cells = _read_cells(Path(path))
     return [dict(zip(cells[0], map(_from_text, row), strict=True)) for row in cells[1:]]
@@ -162,13 +149,13 @@ def _read_cells(path: Path) -> list[list[str]]:
 
 def _to_lines(cells: Iterable[list[str]]) -> bytes:
     text = io.StringIO(newline="")
-    # A lone empty cell is quoted by the csv module itself, so no row is an empty line.
+    # The csv module quotes a single empty cell, so no row is an empty line.
     csv.writer(text, lineterminator="\n").writerows(cells)
     return text.getvalue().encode()
 
 
 def _check_column(column: Any) -> str:
-    if not isinstance(column, str) or not column or "\n" in column or "\r" in column:
+    if not isinstance(column, str) or not column or _LINE_BREAK.search(column):
         raise ValueError(f"a column is named {column!r}; it must be a string of one line that is not empty")
     return column
 
@@ -176,29 +163,18 @@ def _check_column(column: Any) -> str:
 def _to_text(column: str, value: Any) -> str:
     if hasattr(value, "item"):  # NumPy scalars and tensors; numpy.float64 is a float, but its repr is not one.
         value = value.item()
-    if value is None:
-        return ""
     if isinstance(value, (bool, int, float)):
         return repr(value)
-    if not isinstance(value, str):
+    if not isinstance(value, (str, type(None))):
         raise TypeError(f"column {column!r} got a {type(value).__name__}; it takes numbers, strings, booleans and None")
-    if "\n" in value or "\r" in value or "\0" in value:
+    if value and _LINE_BREAK.search(value):
         raise ValueError(f"column {column!r} got {value!r}; a string must be one line")
-    return value
+    return value or ""
 
 
 def _from_text(text: str) -> Any:
-    if text in _BOOLS:
-        return _BOOLS[text]
+    if text in ("True", "False"):
+        return text == "True"
     if _INT.fullmatch(text):
         return int(text)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    return text or None
-
-
-def _number(path: Path, column: str, text: str) -> float:
-    value = _from_text(text)
-    if not isinstance(value, (int, float)):
-        raise ValueError(f"{path} has {text!r} in column {column!r}; it must be a number")
-    return value
+    return float(text) if _FLOAT.fullmatch(text) else text or None

@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 
 from mcurl_torchrl import FrameReplayBuffer
-from mcurl_torchrl.training import Table, TrainingRun
-from mcurl_torchrl.training.checkpoint_files import StateAdapter
+from mcurl_torchrl.training import Table, TrainingRun, checkpoints
 from tests.recipes.running import train
 
 
@@ -24,7 +23,7 @@ def die() -> None:
 
 def arm(where: str, at: int) -> None:
     """Replaces one method by one that dies in step ``at``."""
-    now = {"step": 0, "saved": 0}
+    now = {"step": 0}
 
     def before(owner: type, name: str, act) -> None:
         original = getattr(owner, name)
@@ -40,18 +39,21 @@ def arm(where: str, at: int) -> None:
         if step == at and where in ("step", "terminate"):
             os.kill(os.getpid(), signal.SIGKILL if where == "step" else signal.SIGTERM)
 
-    def in_a_component(*_, **__) -> None:
-        now["saved"] += now["step"] == at
-        if now["saved"] == 5:
-            die()
-
     def at_that_step(*_, **__) -> None:
         if now["step"] == at:
             die()
 
     before(TrainingRun, "log_due", look)  # asked in every step
-    if where == "component":
-        before(StateAdapter, "save", in_a_component)
+    if where == "checkpoint":
+        write_file = checkpoints.write_file
+
+        def write(target: Path, content: bytes, **options) -> None:
+            if now["step"] == at:
+                target.with_name(f".{target.name}.part").write_bytes(content[: len(content) // 2])
+                die()
+            write_file(target, content, **options)
+
+        checkpoints.write_file = write
     elif where == "replay":
         original = FrameReplayBuffer.dumps
 

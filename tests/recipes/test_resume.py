@@ -40,13 +40,19 @@ def whole(recipe: str, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory
     return train(tmp_path_factory.mktemp("whole") / "run", *SETTINGS[recipe], recipe=recipe)
 
 
+class Kept:
+    """Keeps the state that it is given."""
+
+    def load_state_dict(self, state: object) -> None:
+        self.state = state
+
+
 def states_of(folder: Path) -> dict[str, object]:
     """All that the last checkpoint holds, but for how long it took."""
-    path = Checkpoints(folder / "checkpoints").latest().path
-    states = {
-        file.parent.name.partition("-")[2]: torch.load(file, weights_only=True) for file in path.rglob("state.pt")
-    }
-    return {name: state for name, state in states.items() if name != "clock"}
+    checkpoints = Checkpoints(folder / "checkpoints")
+    parts = {name: Kept() for name in checkpoints.latest().states if name != "clock"}
+    checkpoints.restore(components=parts, step=checkpoints.latest().step)
+    return {name: part.state for name, part in parts.items()}
 
 
 def resume(recipe: str, folder: Path) -> RunDirectory:
@@ -85,7 +91,7 @@ def run_until_killed(recipe: str, where: str, step: int, folder: Path) -> int:
     [
         ("step", 5, 0),  # in the middle of the random steps
         ("step", 33, 30),  # between two checkpoints
-        ("component", 40, 30),  # inside the writing of a checkpoint
+        ("checkpoint", 40, 30),  # inside the writing of a checkpoint
         ("replay", 40, 30),  # with the replay saved, and the checkpoint not yet
         ("evaluation", 50, 40),  # with the evaluation's rows written, and nothing saved yet
         ("row", 40, 30),  # in the middle of logging

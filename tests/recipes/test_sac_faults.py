@@ -31,6 +31,7 @@ from tests.envs.test_gl import WITHOUT_LIBRARIES
 from tests.no_room import files_at_most
 from tests.recipes.faulty_envs import Faulty
 from tests.recipes.running import RECIPES, SMALL, settings, train
+from tests.training.forging import replace_states
 
 # 40 agent steps: random ones up to 10, checkpoints after 10, 20, 30 and 40, evaluations after 20 and 40.
 FAULTY = [
@@ -312,20 +313,12 @@ class Attack:
 
 def poison(checkpoint: Path, witness: Path) -> None:
     """Puts pickles that run code in the place of all states, with checksums that fit."""
-    import hashlib
-
-    evil = pickle.dumps(Attack(witness))
-    for file in checkpoint.rglob("state.pt"):
-        file.write_bytes(evil)
-        (file.parent / "checksum.json").write_text(
-            json.dumps({"size": len(evil), "sha256": hashlib.sha256(evil).hexdigest()})
-        )
+    replace_states(checkpoint, pickle.dumps(Attack(witness)))
 
 
 def test_a_damaged_checkpoint_is_passed_over(run: RunDirectory):
     newest, older = Checkpoints(run.checkpoints).list()[-1], Checkpoints(run.checkpoints).list()[-2]
-    for file in newest.path.rglob("state.pt"):
-        file.write_bytes(file.read_bytes()[:-10])
+    newest.path.write_bytes(newest.path.read_bytes()[:-10])
     with pytest.warns(RuntimeWarning, match=f"{newest.path} is passed over"):
         load_policy(run.path)
     with pytest.raises(CheckpointNotRestored, match="damaged"):
@@ -405,7 +398,7 @@ def test_changed_settings(run: RunDirectory):
     config = OmegaConf.load(run.config)
     assert (config.total_env_steps, config.sac.lr) == (60, 0.01) and "resume" not in config
     # From then on these are the run's settings: the plain command goes on with them.
-    shutil.rmtree(Checkpoints(run.checkpoints).latest().path)
+    Checkpoints(run.checkpoints).latest().path.unlink()
     arguments = launch.prepare([f"resume={run.path}"], SACRecipeConfig, launch.config_folder("sac_mcurl"))
     train(run.path, *[argument for argument in arguments if not argument.startswith("hydra.")])
     assert steps_of(run)[-1] == 60

@@ -429,6 +429,7 @@ class TestFaults:
     def edit(self, saved: Path, change) -> None:
         manifest = json.loads((saved / "latest.json").read_text())
         change(manifest)
+        manifest["crc32"] = archive._checksum(manifest)
         (saved / "latest.json").write_text(json.dumps(manifest))
 
     @pytest.mark.parametrize("stem", ["rows", "state"])
@@ -489,12 +490,14 @@ class TestFaults:
         text = (saved / "latest.json").read_text()
         (saved / "latest.json").write_text(text[: len(text) // 2])
         self.refuses(saved, ValueError, "latest.json is damaged: it is no JSON")
+        (saved / "latest.json").write_text(text.replace('"crc32": ', '"crc32": 1', 1))
+        self.refuses(saved, ValueError, "latest.json is damaged: its content is not what was saved")
         (saved / "latest.json").write_text("{}")
         self.refuses(saved, ValueError, "is no saved FrameReplayBuffer")
 
     def test_another_version(self, saved: Path) -> None:
         self.edit(saved, lambda manifest: manifest.update(version=99))
-        self.refuses(saved, ValueError, "has format version 99; this release reads version 1")
+        self.refuses(saved, ValueError, "has format version 99; this release reads version 2")
 
     def test_another_name(self, saved: Path) -> None:
         with pytest.raises(FileNotFoundError, match=r"no saved replay buffer 'best' in .*\['latest'\]"):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import hashlib
+import io
 import json
 import os
 import pickle
@@ -13,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,11 @@ from mcurl_torchrl import (
     inverse_sqrt_warmup,
 )
 from mcurl_torchrl.replay import archive
+from mcurl_torchrl.training import checkpoints as checkpoints_module
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, CheckpointNotSaved, Checkpoints
 from tests.no_room import files_at_most
 from tests.replay.episodes import make_buffer, make_episode, make_episodes
+from tests.training.forging import read_first_line, replace_first_line, replace_states
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -220,8 +222,8 @@ def test_states_that_could_not_be_read_back_are_refused_when_saved(tmp_path: Pat
         save(checkpoints, 2, info={"where": Path("x")})
     with pytest.raises(TypeError, match=r"'x' is a int, which has no state_dict\(\)"):
         checkpoints.save(2, components={"x": 1})
-    with pytest.raises(ValueError, match="'../x'"):
-        checkpoints.save(2, components={"../x": Counter()})
+    with pytest.raises(ValueError, match="step=-1"):
+        checkpoints.save(-1, components={})
     with pytest.raises(ValueError, match="keep_last=0"):
         Checkpoints(tmp_path, keep_last=0)
     assert os.listdir(tmp_path) == ["checkpoint-000000000001"]
@@ -343,8 +345,8 @@ def files_of_newest(directory: Path) -> list[Path]:
     newer_manifest = next((directory / "replay").glob("checkpoint-000000000020-*.json"))
     newer = json.loads(newer_manifest.read_text())
     names = [{entry["file"] for entry in (*content["segments"], content["state"])} for content in (older, newer)]
-    files = [file for file in (directory / "checkpoint-000000000020").rglob("*") if file.is_file()]
-    return [*files, newer_manifest, *(directory / "replay" / name for name in sorted(names[1] - names[0]))]
+    rows = [directory / "replay" / name for name in sorted(names[1] - names[0])]
+    return [directory / "checkpoint-000000000020", newer_manifest, *rows]
 
 
 def damage_remove(file: Path) -> None:
@@ -359,11 +361,11 @@ def damage_folder(file: Path) -> None:
 @pytest.mark.parametrize("damage", [damage_flip, damage_cut, damage_zeros, damage_remove, damage_folder])
 def test_each_file_in_turn(two: Path, tmp_path: Path, damage: Callable[[Path], None]) -> None:
     names = [file.relative_to(two) for file in files_of_newest(two)]
-    assert len(names) >= 9
+    assert len(names) >= 4
     for number, name in enumerate(names):
         directory = Path(shutil.copytree(two, tmp_path / str(number)))
-        if name.name == "manifest.json" and damage is damage_flip:
-            continue  # the middle may be a version number, say; see the next test
+        if name.name == "checkpoint-000000000020" and damage is damage_remove:
+            continue  # then there is no such checkpoint
         damage(directory / name)
         replay = make_buffer(60)
         with pytest.warns(RuntimeWarning, match=f"checkpoint-000000000020 is passed over: .*{name.name}") as record:
@@ -374,43 +376,53 @@ def test_each_file_in_turn(two: Path, tmp_path: Path, damage: Callable[[Path], N
             restored_step(directory, make_buffer(60), step=20)
 
 
-def test_each_byte_of_the_manifest(two: Path, tmp_path: Path) -> None:
-    """A flipped bit is noticed, or is in a place that nobody reads."""
+def test_each_byte_of_the_file(two: Path, tmp_path: Path) -> None:
+    """A flipped bit is noticed, wherever it is: nothing of the file is taken over then."""
     directory = Path(shutil.copytree(two, tmp_path / "checkpoints"))
-    file = directory / "checkpoint-000000000020" / "manifest.json"
+    file = directory / "checkpoint-000000000020"
     whole = file.read_bytes()
-    noticed = 0
-    for place in range(0, len(whole), 3):
+    first_line = whole.index(b"\n") + 1
+    for place in (*range(0, first_line), *range(first_line, len(whole), 41)):
         content = bytearray(whole)
         content[place] ^= 4
         file.write_bytes(content)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with pytest.warns(RuntimeWarning, match="checkpoint-000000000020 is passed over"):
             restored = Checkpoints(directory).restore(components={"a": Counter()})
-        assert restored.info == {"step": restored.step}
-        assert len(caught) == (restored.step == 10)
-        noticed += restored.step == 10
-    assert noticed > len(whole) // 3 // 2
+        assert (restored.step, restored.info) == (10, {"step": 10})
 
 
 def test_none_left(copied: Path) -> None:
-    (copied / "checkpoint-000000000020" / "manifest.json").unlink()
-    damage_cut(copied / "checkpoint-000000000010" / "components" / "0001-b" / "state.pt")
+    damage_zeros(copied / "checkpoint-000000000020")
+    damage_cut(copied / "checkpoint-000000000010")
     counter = Counter(-1)
     with pytest.warns(RuntimeWarning), pytest.raises(CheckpointNotRestored) as caught:
         Checkpoints(copied).restore(components={"a": counter})
     lines = str(caught.value).splitlines()
     assert lines[0] == f"no checkpoint in {copied} can be restored:"
-    assert "checkpoint-000000000020: " in lines[1] and "manifest.json is missing" in lines[1]
-    assert "checkpoint-000000000010: " in lines[2] and "0001-b/state.pt was cut short" in lines[2]
+    assert "checkpoint-000000000020: " in lines[1] and "is no checkpoint of this program" in lines[1]
+    assert "checkpoint-000000000010: " in lines[2] and "the state of 'b' was cut short" in lines[2]
     assert counter.step == -1  # "a" is whole, but nothing is taken over from a checkpoint that is not
     with pytest.raises(CheckpointNotRestored, match="there is no checkpoint in"):
         restored_step(copied / "elsewhere")
 
 
+def test_a_disk_that_cannot_read_a_file(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_header = checkpoints_module._read_header
+
+    def fail(path: Path) -> Any:
+        if path.name == "checkpoint-000000000020":
+            raise OSError(errno.EIO, "Input/output error")
+        return read_header(path)
+
+    monkeypatch.setattr(checkpoints_module, "_read_header", fail)
+    assert steps(Checkpoints(copied)) == [10]
+    with pytest.warns(RuntimeWarning, match="checkpoint-000000000020 is passed over: .*Input/output error"):
+        assert restored_step(copied, make_buffer(60)) == 10
+
+
 def test_going_on_after_damage(copied: Path) -> None:
     """A damaged checkpoint must not take the place of a whole one among the last."""
-    damage_cut(copied / "checkpoint-000000000020" / "components" / "0000-a" / "state.pt")
+    damage_cut(copied / "checkpoint-000000000020")
     checkpoints, replay = Checkpoints(copied), make_buffer(60)
     with pytest.warns(RuntimeWarning):
         checkpoints.restore(components={"a": Counter()}, replay=replay)
@@ -421,12 +433,12 @@ def test_going_on_after_damage(copied: Path) -> None:
     assert no_debris(copied, replay)
 
 
-def test_an_unreadable_manifest_does_not_stop_a_run(copied: Path) -> None:
-    (copied / "checkpoint-000000000010" / "manifest.json").write_text("[]")
+def test_an_unreadable_checkpoint_does_not_stop_a_run(copied: Path) -> None:
+    (copied / "checkpoint-000000000010").write_text("[]")
     checkpoints = Checkpoints(copied)
     save(checkpoints, 30)
     assert steps(checkpoints) == [20, 30]
-    assert [path.name[:31] for path in copied.glob("*.damaged-*")] == ["checkpoint-000000000010.damaged"]
+    assert (copied / "checkpoint-000000000010").read_text() == "[]"  # left to who can read it
     assert restored_step(copied) == 30
 
 
@@ -443,26 +455,19 @@ class Payload:
         return (open, (str(self.file), "w"))
 
 
-def sign(state: Path) -> None:
-    """Gives a file a checksum that is right."""
-    content = state.read_bytes()
-    checksum = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    (state.parent / "checksum.json").write_text(json.dumps(checksum))
-
-
-@pytest.mark.parametrize("writer", ["pickle", "torch", "legacy torch", "nested"])
+@pytest.mark.parametrize("writer", ["pickle", "torch", "legacy torch"])
 @pytest.mark.parametrize("signed", [False, True])
 def test_no_code_is_run(copied: Path, tmp_path: Path, writer: str, signed: bool) -> None:
     victim = tmp_path / "executed"
     payload = {"step": 20, "x": Payload(victim)}
+    evil = io.BytesIO()
+    if writer == "pickle":
+        pickle.dump(payload, evil)
+    else:
+        torch.save(payload, evil, _use_new_zipfile_serialization=writer != "legacy torch")
+
     for step in (10, 20):
-        state = copied / f"checkpoint-0000000000{step}" / "components" / "0000-a" / "state.pt"
-        if writer == "pickle":
-            state.write_bytes(pickle.dumps(payload))
-        else:
-            torch.save(payload, state, _use_new_zipfile_serialization=writer != "legacy torch")
-        if signed:
-            sign(state)
+        replace_states(copied / f"checkpoint-0000000000{step}", evil.getvalue(), signed=signed)
     pickle.loads(pickle.dumps(payload))
     assert victim.exists()  # the payload works
     victim.unlink()
@@ -474,84 +479,66 @@ def test_no_code_is_run(copied: Path, tmp_path: Path, writer: str, signed: bool)
     assert counter.step == -1
 
 
-def test_a_pickle_in_torchrls_own_formats_is_not_read(copied: Path, tmp_path: Path) -> None:
-    victim = tmp_path / "executed"
-    manifest = copied / "checkpoint-000000000020" / "manifest.json"
-    content = json.loads(manifest.read_text())
-    content["components"]["a"].update(adapter="torchrl.state_dict", files=["state/meta.json", "state/x.pkl"])
-    manifest.write_text(json.dumps(content))
-    folder = copied / "checkpoint-000000000020" / "components" / "0000-a"
-    shutil.rmtree(folder)
-    (folder / "state").mkdir(parents=True)
-    (folder / "state" / "x.pkl").write_bytes(pickle.dumps(Payload(victim)))
-    with pytest.raises(CheckpointNotRestored, match="'torchrl.state_dict', which is not read here"):
-        restored_step(copied, step=20)
-    assert not victim.exists()
-
-
-@pytest.mark.parametrize("path", ["../checkpoint-000000000010/components/0000-a", "/tmp", "components/../components"])
-def test_paths_that_lead_elsewhere(copied: Path, path: str) -> None:
-    manifest = copied / "checkpoint-000000000020" / "manifest.json"
-    content = json.loads(manifest.read_text())
-    content["components"]["a"]["path"] = path
-    manifest.write_text(json.dumps(content))
-    with pytest.raises(CheckpointNotRestored, match="manifest.json"):
-        restored_step(copied, step=20)
-
-
-@pytest.mark.parametrize(
-    "name", ["", "manifest.json", "components", "components/0000-a", "components/0000-a/state.pt", "extra"]
-)
-def test_links_are_refused(copied: Path, tmp_path: Path, name: str) -> None:
-    linked = copied / "checkpoint-000000000020" / name
-    outside = tmp_path / "outside"
-    if name == "extra":
-        outside.touch()
-    else:
-        linked.rename(outside)
-    linked.symlink_to(outside)
-    with pytest.raises(CheckpointNotRestored, match=r"a folder of its own|no regular file|is a link"):
-        restored_step(copied, step=20)
-
-
-def test_a_pipe_keeps_nobody_waiting(copied: Path) -> None:
-    state = copied / "checkpoint-000000000020" / "components" / "0000-a" / "state.pt"
-    state.unlink()
-    os.mkfifo(state)
+def test_links_are_refused(copied: Path, tmp_path: Path) -> None:
+    linked = copied / "checkpoint-000000000020"
+    linked.rename(tmp_path / "outside")
+    linked.symlink_to(tmp_path / "outside")
     with pytest.raises(CheckpointNotRestored, match="no regular file"):
         restored_step(copied, step=20)
 
 
-def test_a_replay_name_that_leads_elsewhere(copied: Path) -> None:
-    reference = copied / "checkpoint-000000000020" / "components" / "0002-~replay" / "replay.json"
-    reference.write_text(json.dumps({"name": "../elsewhere", "sha256": ""}))
-    with pytest.raises(CheckpointNotRestored, match="replay.json is damaged"):
+def test_a_pipe_keeps_nobody_waiting(copied: Path) -> None:
+    (copied / "checkpoint-000000000020").unlink()
+    os.mkfifo(copied / "checkpoint-000000000020")
+    with pytest.raises(CheckpointNotRestored, match="no regular file"):
+        restored_step(copied, step=20)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"replay": "../elsewhere"}, "it names the replay '../elsewhere'"),
+        ({"step": 10}, "it is of step 10"),
+        ({"more": 1}, "unexpected keyword argument 'more'"),
+        (b"[]", "no checkpoint of this program"),
+        (b"{}", "missing 5 required"),
+        (b"[" * 100_000, "recursion"),
+    ],
+    ids=["a replay elsewhere", "another step", "one more key", "a list", "nothing", "nested"],
+)
+def test_a_first_line_that_no_checkpoint_has(copied: Path, change: dict[str, Any] | bytes, says: str) -> None:
+    file = copied / "checkpoint-000000000020"
+    text = change if isinstance(change, bytes) else json.dumps({**read_first_line(file), **change}).encode()
+    replace_first_line(file, text)
+    with pytest.raises(CheckpointNotRestored, match=says):
         restored_step(copied, make_buffer(60), step=20)
+    assert steps(Checkpoints(copied)) == [10]
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (None, "manifest.json is missing"),
-        ("no json", "no manifest of a checkpoint"),
-        ("[]", "no manifest of a checkpoint"),
-        ("[" * 100_000, "no manifest of a checkpoint"),
-        ("{}", "no manifest of a checkpoint"),
-        ('{"format": "torchrl.checkpoint", "format_version": 99}', "no manifest of a checkpoint"),
-        ("torchrl", "a checkpoint of another program"),
+        ("", "no checkpoint of this program"),
+        ("no checkpoint", "no checkpoint of this program"),
+        ("mcurl_torchrl.checkpoint", "has format version ''; this release reads 2"),
+        ("mcurl_torchrl.checkpoint 99 0123 {}\n", "has format version '99'; this release reads 2"),
+        ("mcurl_torchrl.checkpoint 2 0123 {}\n", "first line is not the one that was saved"),
+        ("torch", "no checkpoint of this program"),
+        ("torchrl", "a folder, the format of version 1; this release reads files of version 2"),
     ],
 )
-def test_foreign_folders(tmp_path: Path, content: str | None, says: str) -> None:
+def test_foreign_files(tmp_path: Path, content: str, says: str) -> None:
     path = tmp_path / "checkpoint-000000000007"
     if content == "torchrl":
         Checkpoint(a=torch.nn.Linear(2, 2)).save(path)
+    elif content == "torch":
+        torch.save(torch.nn.Linear(2, 2).state_dict(), path)
     else:
-        path.mkdir()
-        if content is not None:
-            (path / "manifest.json").write_text(content)
+        path.write_text(content)
     with pytest.raises(CheckpointNotRestored, match=says):
         Checkpoints(tmp_path).restore(components={"a": torch.nn.Linear(2, 2)})
-    assert Checkpoints(tmp_path).list() == ()
+    with pytest.warns(RuntimeWarning, match=says) if path.is_dir() else contextlib.nullcontext():
+        assert Checkpoints(tmp_path).list() == ()
 
 
 # -- no room -----------------------------------------------------------------------------------------------------------
@@ -606,39 +593,38 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_no_room_for_the_manifest(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: object) -> None:
+def test_no_room_once_the_replay_is_saved(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, before_rename: Callable[[], None]) -> None:
+        before_rename()
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(CheckpointNotSaved, match="No space left on device"):
-        patch.setattr(Checkpoint, "_new_manifest", fail)  # the last that is written, when the replay is there already
+        patch.setattr(checkpoints_module, "write_file", fail)
         save(Checkpoints(copied), 30, replay=make_buffer(60))
     assert replays(copied) == [10, 20]
     assert restored_step(copied, make_buffer(60)) == 20
 
 
 def test_trouble_with_pruning_is_no_failed_save(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoints = Checkpoints(copied)
-
     def fail(*args: object) -> None:
         raise PermissionError(errno.EACCES, "not allowed")
 
-    monkeypatch.setattr(checkpoints._rotation, "prune", fail)
+    checkpoints = Checkpoints(copied)
+    monkeypatch.setattr(checkpoints, "_prune", fail)
     with pytest.warns(UserWarning, match="is saved, but older checkpoints could not be removed"):
         save(checkpoints, 30)
     assert restored_step(copied) == 30
 
 
 def test_an_error_after_publishing_does_not_take_the_replay_away(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mcurl_torchrl.training import checkpoints as module
-
-    def fail(path: Path) -> None:
+    def write_and_fail(target: Path, content: bytes, *, before_rename: Callable[[], None]) -> None:
+        before_rename()
+        target.write_bytes(content)
         raise OSError(errno.EIO, "Input/output error")
 
-    replay = make_buffer(60)
-    monkeypatch.setattr(module, "sync", fail)
+    monkeypatch.setattr(checkpoints_module, "write_file", write_and_fail)
     with pytest.raises(CheckpointNotSaved, match="Input/output error"):
-        save(Checkpoints(copied), 30, replay=replay)
+        save(Checkpoints(copied), 30, replay=make_buffer(60))
     assert restored_step(copied, make_buffer(60)) == 30
 
 
@@ -648,13 +634,13 @@ def test_all_is_on_disk_before_older_ones_are_removed(copied: Path, monkeypatch:
     monkeypatch.setattr(os, "fsync", lambda file: synced.add((os.fstat(file).st_dev, os.fstat(file).st_ino)))
     missing = []
 
-    def prune() -> None:
-        path = copied / "checkpoint-000000000030"
-        for part in (copied, path, *path.rglob("*"), copied / "replay", *(copied / "replay").glob("*-000000000030-*")):
+    def prune(given_up: object) -> None:
+        replay = copied / "replay"
+        for part in (copied, copied / "checkpoint-000000000030", replay, *replay.glob("*-000000000030-*")):
             if (part.stat().st_dev, part.stat().st_ino) not in synced:
                 missing.append(part)
 
-    monkeypatch.setattr(checkpoints._rotation, "prune", prune)
+    monkeypatch.setattr(checkpoints, "_prune", prune)
     save(checkpoints, 30, replay=make_buffer(60))
     assert synced and not missing
 
@@ -720,7 +706,7 @@ def test_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) 
         save_more(directory, step)
     outcomes = [assert_one_of_the_two(moment, step) for moment in (*moments, directory)]
     assert outcomes == sorted(outcomes), "once it is there it stays"
-    assert sum(not new for new in outcomes) > 15 and sum(outcomes) > 3
+    assert sum(not new for new in outcomes) > 8 and sum(outcomes) > 2
 
 
 class Deadly(Counter):
@@ -732,23 +718,23 @@ class Deadly(Counter):
 
 
 def save_and_die(directory: Path, where: str) -> None:
-    """Saves, and is killed in a component, or in the replay's dump after its rows were written."""
+    """Saves, and is killed in a component, in the replay's dump after its rows were written, or in the last file."""
     if where == "component":
         save_more(directory, 400, Deadly())
     write_file = archive.write_file
 
-    def write_and_die(target: Path, content: bytes) -> None:
-        if target.suffix == ".json":
+    def write_and_die(target: Path, content: bytes, **options: Any) -> None:
+        if target.suffix != ".safetensors":
             target.with_name(f".{target.name}.part").write_bytes(content[: len(content) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
-        write_file(target, content)
+        write_file(target, content, **options)
 
-    archive.write_file = write_and_die
+    (archive if where == "replay" else checkpoints_module).write_file = write_and_die
     save_more(directory, 400)
 
 
 def test_killed(tmp_path: Path) -> None:
-    places = ("component", "replay")
+    places = ("component", "replay", "file")
     for where in places:
         make_before(tmp_path / where)
     program = """
@@ -767,8 +753,8 @@ for folder in sys.argv[1:]:
 """
     command = [sys.executable, "-c", program, *(str(tmp_path / where) for where in places)]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=120)
-    assert re.findall("(?m)^-?[0-9]+$", done.stdout) == ["-9", "-9"], done.stderr
-    assert list((tmp_path / "component").glob(".*.stage-*/components/0000-a/state.pt"))
+    assert re.findall("(?m)^-?[0-9]+$", done.stdout) == ["-9", "-9", "-9"], done.stderr
+    assert list((tmp_path / "file").glob(".checkpoint-*.part"))
     assert list((tmp_path / "replay" / "replay").glob(".*.json.part"))
     for where in places:
         assert not assert_one_of_the_two(tmp_path / where, 400)

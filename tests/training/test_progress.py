@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
+import time
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +15,7 @@ from mcurl_torchrl.training.progress import Progress
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+    now = 100.0
 
 
 class Stream(io.StringIO):
@@ -36,14 +35,23 @@ class Stream(io.StringIO):
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time, to be set by hand."""
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    return clock
+
+
+def make(total: int, *, stream: Stream, **options: Any) -> Progress:
+    """A progress that writes to a stream."""
+    with contextlib.redirect_stderr(stream):
+        return Progress(total, **options)
 
 
 class TestLines:
     def test_the_first_within_seconds_then_every_ten(self, clock: Clock) -> None:
         stream, seen = Stream(), []
-        progress = Progress(100_000, stream=stream, clock=clock)
+        progress = make(100_000, stream=stream)
         for tick in range(600):  # a minute
             clock.now = 100.0 + tick / 10
             before = stream.writes
@@ -55,7 +63,7 @@ class TestLines:
 
     def test_the_content(self, clock: Clock) -> None:
         stream = Stream()
-        progress = Progress(12_500, initial=2_000, stream=stream, clock=clock)
+        progress = make(12_500, initial=2_000, stream=stream)
         progress.update(2_001, eval_return=1234.5)
         clock.now += 10
         progress.update(2_500, contrastive_accuracy=torch.tensor(0.25, requires_grad=True))
@@ -66,7 +74,7 @@ class TestLines:
 
     def test_the_rate_forgets_a_fast_start(self, clock: Clock) -> None:
         stream = Stream()
-        progress = Progress(1_000_000, stream=stream, clock=clock)
+        progress = make(1_000_000, stream=stream)
         step = 0
         for second in range(200):
             clock.now += 1
@@ -76,7 +84,7 @@ class TestLines:
 
     def test_a_pause_does_not_make_the_time_left_jump(self, clock: Clock) -> None:
         stream = Stream()
-        progress = Progress(1_000_000, stream=stream, clock=clock)
+        progress = make(1_000_000, stream=stream)
         for second in range(1000):
             clock.now += 1
             progress.update(10 * second)
@@ -87,7 +95,7 @@ class TestLines:
 
     def test_the_end_is_told_once(self, clock: Clock) -> None:
         stream = Stream()
-        progress = Progress(100, stream=stream, clock=clock)
+        progress = make(100, stream=stream)
         clock.now += 1
         progress.update(100)
         assert stream.getvalue() == ""
@@ -99,14 +107,15 @@ class TestLines:
 
     def test_closing_does_not_repeat_the_last_line(self, clock: Clock) -> None:
         stream = Stream()
-        with Progress(100, stream=stream, clock=clock) as progress:
-            clock.now += 2
-            progress.update(100)
+        progress = make(100, stream=stream)
+        clock.now += 2
+        progress.update(100)
+        progress.close()
         assert len(stream.getvalue().splitlines()) == 1
 
     def test_notes_are_lines(self, clock: Clock) -> None:
         stream = Stream()
-        progress = Progress(100, stream=stream, clock=clock)
+        progress = make(100, stream=stream)
         progress.note("a checkpoint was written")
         assert stream.getvalue() == "a checkpoint was written\n"
 
@@ -114,7 +123,7 @@ class TestLines:
 class TestBar:
     def test_draws_at_most_four_times_a_second(self, clock: Clock) -> None:
         stream = Stream(terminal=True)
-        progress = Progress(100_000, stream=stream, clock=clock)
+        progress = make(100_000, stream=stream)
         start = stream.getvalue().count("\r")
         for tick in range(10_000):  # ten seconds
             clock.now = 100.0 + tick / 1000
@@ -125,7 +134,7 @@ class TestBar:
 
     def test_the_content(self, clock: Clock) -> None:
         stream = Stream(terminal=True)
-        progress = Progress(12_500, initial=2_000, stream=stream, clock=clock)
+        progress = make(12_500, initial=2_000, stream=stream)
         clock.now += 10
         progress.update(2_500, eval_return=181.25, contrastive_accuracy=0.5)
         last = stream.getvalue().split("\r")[-1]
@@ -139,7 +148,7 @@ class TestBar:
 
     def test_a_note_clears_the_bar_and_the_bar_comes_back(self, clock: Clock) -> None:
         stream = Stream(terminal=True)
-        progress = Progress(100, stream=stream, clock=clock)
+        progress = make(100, stream=stream)
         clock.now += 1
         progress.update(50)
         progress.note("a checkpoint was written")
@@ -150,9 +159,9 @@ class TestBar:
 
     def test_needs_tqdm_only_for_a_bar(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "tqdm", None)
-        Progress(100, stream=Stream(), clock=clock)
+        make(100, stream=Stream())
         with pytest.raises(ImportError, match=r"pip install 'mcurl-torchrl\[recipes\]'"):
-            Progress(100, stream=Stream(terminal=True), clock=clock)
+            make(100, stream=Stream(terminal=True))
 
 
 def test_between_draws_nothing_is_read_or_written(clock: Clock) -> None:
@@ -161,7 +170,7 @@ def test_between_draws_nothing_is_read_or_written(clock: Clock) -> None:
             raise AssertionError("read although nothing was drawn")
 
     for stream in (Stream(), Stream(terminal=True)):
-        progress = Progress(100_000, stream=stream, clock=clock)
+        progress = make(100_000, stream=stream)
         progress.update(0)
         writes = stream.writes
         for step in range(1000):
@@ -171,17 +180,19 @@ def test_between_draws_nothing_is_read_or_written(clock: Clock) -> None:
 
 def test_switched_off_it_still_prints_notes(clock: Clock) -> None:
     stream = Stream(terminal=True)
-    with Progress(100, enabled=False, stream=stream, clock=clock) as progress:
-        for step in range(100):
-            clock.now += 1
-            progress.update(step)
-        progress.note("a checkpoint was written")
+    progress = make(100, enabled=False, stream=stream)
+    for step in range(100):
+        clock.now += 1
+        progress.update(step)
+    progress.note("a checkpoint was written")
+    progress.close()
     assert stream.getvalue() == "a checkpoint was written\n"
 
 
 def test_writes_to_the_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress(100) as progress:
-        progress.update(100)
+    progress = Progress(100)
+    progress.update(100)
+    progress.close()
     printed = capsys.readouterr()
     assert "100/100" in printed.err and printed.out == ""
 
@@ -195,7 +206,7 @@ def test_bad_input() -> None:
 
 def test_a_restart_forgets_the_speed_of_before(clock: Clock) -> None:
     stream = Stream()
-    progress = Progress(1_000, stream=stream, clock=clock)
+    progress = make(1_000, stream=stream)
     clock.now += 100  # a hundred seconds for nothing: an evaluation
     progress.update(1)
     progress.restart()

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,8 +36,9 @@ def test_looking_makes_nothing(run: RunDirectory) -> None:
     assert not run.path.parent.exists()
 
 
-def test_the_manifest_says_what_was_run(run: RunDirectory) -> None:
-    run.write_manifest(command=["python", "train.py", "task=a b"], overrides=["task=a b"], task="a b")
+def test_the_manifest_says_what_was_run(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "task=a b"])
+    run.write_manifest(overrides=["task=a b"], task="a b")
     manifest = json.loads(run.manifest.read_text())
     assert manifest["command"] == "python train.py 'task=a b'"
     assert (manifest["overrides"], manifest["task"], manifest["resumed"]) == (["task=a b"], "a b", [])
@@ -61,7 +63,7 @@ def test_the_manifest_is_written_once_and_grows_with_each_resume(run: RunDirecto
         run.write_manifest(overrides=["seed=2"])
     first = run.read_manifest()
     for step in (100, 250):
-        RunDirectory(run.path).record_resume(step, overrides=["more"])
+        RunDirectory(run.path).record_resume(step)
     resumed = run.read_manifest().pop("resumed")
     assert [entry["step"] for entry in resumed] == [100, 250]
     assert all(entry["versions"] == first["versions"] and entry["time"] >= first["time"] for entry in resumed)
@@ -224,18 +226,18 @@ def test_recent_runs(tmp_path: Path) -> None:
         checkpoints = Checkpoints(run.checkpoints)
         for step in (number, 10 + number):
             path = checkpoints.save(step, components={})
-            os.utime(path / "manifest.json", (0, 1000 * number))
+            os.utime(path, (0, 1000 * number))
     (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "damaged" / "checkpoints" / "checkpoint-000000000001").mkdir(parents=True)
-    (tmp_path / "d" / "checkpoints" / "checkpoint-000000000013" / "manifest.json").unlink()
+    (tmp_path / "damaged" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "damaged" / "checkpoints" / "checkpoint-000000000001").touch()
+    (tmp_path / "d" / "checkpoints" / "checkpoint-000000000013").write_text("damaged")
     found = recent_runs(tmp_path)
-    assert [(str(run.path.relative_to(tmp_path)), run.step) for run in found] == [
-        ("d", 3),
-        ("c/deep/er/0", 12),
-        ("a", 11),
-        ("b/12-00", 10),
+    assert [line.partition(", ")[0] for line in found] == [
+        f"{tmp_path}/d (step 3",
+        f"{tmp_path}/c/deep/er/0 (step 12",
+        f"{tmp_path}/a (step 11",
+        f"{tmp_path}/b/12-00 (step 10",
     ]
-    assert found[1].time.timestamp() == 2000
-    assert str(found[1]).startswith(f"{tmp_path}/c/deep/er/0 (step 12, ")
+    assert found[1].endswith(f", {datetime.fromtimestamp(2000):%Y-%m-%d %H:%M})")
     assert recent_runs(tmp_path, limit=2) == found[:2]
     assert recent_runs(tmp_path / "nowhere") == []

@@ -17,7 +17,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from mcurl_torchrl.training.trackers import Trackers, _InBackground, make_trackers
+from mcurl_torchrl.training.trackers import Trackers, _in_background, make_trackers
 
 REPO = Path(__file__).resolve().parents[2]
 OPTIONS: dict[str, Any] = {"run_name": "cartpole-1", "config": {"seed": 1, "mcurl": {"mask_ratio": 0.6}}}
@@ -104,7 +104,7 @@ class Slow(Recorder):
 class TestInBackground:
     def test_a_slow_tracker_does_not_hold_up_the_training(self) -> None:
         slow = Slow()
-        trackers = Trackers([_InBackground(slow)])
+        trackers = Trackers([_in_background(slow)])
         trackers.log(1, {"a": 1.0})
         trackers.log_video("eval/video", "0.mp4", 1)
         trackers.log(2, {"a": 2.0})
@@ -121,7 +121,7 @@ class TestInBackground:
     @pytest.mark.parametrize("failing", ["log", "close"])
     def test_a_failure_is_told_once_and_what_waits_is_dropped(self, failing: str, recwarn: Any) -> None:
         broken = Slow(failing)
-        trackers = Trackers([_InBackground(broken)])
+        trackers = Trackers([_in_background(broken)])
         for step in range(3):
             trackers.log(step, {"a": 1.0})
         broken.release.set()
