@@ -1,7 +1,6 @@
 """Losses as TorchRL modules; their maths in functional.py."""
 
-from mcurl_torchrl.objectives.categorical import project_distribution
-from mcurl_torchrl.objectives.categorical_dqn import CategoricalDQNLoss
+from mcurl_torchrl.objectives.categorical_dqn import CategoricalDQNLoss, project_distribution
 from mcurl_torchrl.objectives.contrastive import ContrastiveLoss
 from mcurl_torchrl.objectives.expected_dqn import ExpectedDQNLoss
 from mcurl_torchrl.objectives.functional import info_nce, masked_info_nce, reduce_masked
