@@ -236,7 +236,7 @@ def test_bad_input() -> None:
         RandomCrop(84, per="batch")
     with pytest.raises(ValueError, match="per='slice' needs images"):
         RandomCrop(84, per="slice")(torch.zeros(4, 3, 84, 84))
-    with pytest.raises(ValueError, match="10 images are no whole number of slices of slice_len=4"):
+    with pytest.raises(ValueError, match="10 images are not a whole number of slices of slice_len=4"):
         RandomCrop(84, per="slice", slice_len=4)(torch.zeros(10, 3, 84, 84))
     with pytest.raises(ValueError, match="size=0; it must be at least 1"):
         RandomCrop(0)
