@@ -9,6 +9,7 @@ import math
 
 import pytest
 import torch
+import torchrl.modules
 from torch import Tensor, nn
 from torchrl.envs import ExplorationType, set_exploration_type
 
@@ -56,6 +57,16 @@ class TestNoisyLinear:
                     weight = layer.weight_mu[j, i] + layer.weight_sigma[j, i] * expected_out[j] * expected_in[i]
                     total = total + weight * row[i]
                 torch.testing.assert_close(output[j], total)
+
+    def test_torchrls_layer_takes_no_generator_and_scales_the_bias_by_its_outputs(self) -> None:
+        """These two things are why the package has a layer of its own; in training mode sigmas learn in both."""
+        theirs = torchrl.modules.NoisyLinear(400, 100, std_init=0.1, use_exploration_type=False)
+        torch.testing.assert_close(theirs.weight_sigma.detach(), NoisyLinear(400, 100).weight_sigma.detach())
+        torch.testing.assert_close(theirs.bias_sigma.detach(), torch.full((100,), 0.1 / math.sqrt(100)))
+        assert list(inspect.signature(theirs.reset_noise).parameters) == []
+        with set_exploration_type(ExplorationType.DETERMINISTIC):  # as inside of a loss module
+            theirs(torch.ones(400)).sum().backward()
+        assert theirs.weight_sigma.grad.any()
 
     def test_noise_changes_only_when_drawn(self) -> None:
         layer, inputs = NoisyLinear(5, 4), torch.randn(2, 5)
