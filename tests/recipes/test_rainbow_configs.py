@@ -12,7 +12,7 @@ from published_scores import published_scores, random_and_human_score
 from schema import RainbowRecipeConfig
 
 from mcurl_torchrl import AtariEncoder
-from mcurl_torchrl.envs.atari_games import ATARI_100K_GAMES
+from tests.envs.games import ATARI_100K_GAMES
 from tests.recipes import running
 
 CONF = launch.config_folder("rainbow_mcurl")

@@ -12,7 +12,7 @@ from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ListStorage, Slic
 from torchrl.envs import Transform
 
 from mcurl_torchrl import FrameReplayBuffer, PrioritizedTransitionSampler
-from mcurl_torchrl.replay.rows import Rows
+from mcurl_torchrl.replay.windows import Rows
 from tests.replay.episodes import frames_of, make_buffer, make_episode, make_episodes, numbers_in
 
 
@@ -366,7 +366,7 @@ class TestBadInput:
         self.refuses(buffer, ValueError, r"batch size \[time\] .* ndim=1; got \[1, 3\]", make_episode(3)[None])
         with pytest.raises(ValueError, match=r"\[environments, time\] .* ndim=2; got \[3\]"):
             make_buffer(ndim=2).extend(make_episode(3))
-        with pytest.raises(ValueError, match=r"one step must have batch size \[\] .* got \[3\]"):
+        with pytest.raises(ValueError, match=r"add takes steps of batch size \[\] .* got \[3\]"):
             buffer.add(make_episode(3))
 
     def test_wrong_shapes(self, buffer: FrameReplayBuffer) -> None:
@@ -440,7 +440,7 @@ class TestBadInput:
             buffer.extend(make_episode(3)[:0])
 
     def test_slices_longer_than_every_episode(self, buffer: FrameReplayBuffer) -> None:
-        with pytest.raises(RuntimeError, match="slice_len=32 rows: the longest stretch .* has 6 rows"):
+        with pytest.raises(RuntimeError, match="slice_len=32 rows: the longest run .* has 6 rows"):
             buffer.slices(num_slices=2, slice_len=32).sample()
 
     def test_nothing_to_draw(self) -> None:

@@ -17,7 +17,7 @@ from torchrl.data import (
 )
 
 from mcurl_torchrl import EpisodeSliceSampler, StackFrames
-from mcurl_torchrl.replay.rows import Rows
+from mcurl_torchrl.replay.windows import Rows
 
 TRAJ, DONE = ("collector", "traj_ids"), ("next", "done")
 
@@ -240,20 +240,20 @@ class TestBadInput:
         buffer = make_stock(100, slice_len=32)
         buffer.extend(steps([10, 17, 3]))
         assert not buffer.can_sample(64)
-        with pytest.raises(RuntimeError, match="slice_len=32 rows: the longest stretch of one episode .* has 17 rows"):
+        with pytest.raises(RuntimeError, match="slice_len=32 rows: the longest run .* one episode .* has 17 rows"):
             buffer.sample()
 
     def test_longer_than_the_buffer(self) -> None:
         buffer = make_stock(16, slice_len=32)
         buffer.extend(steps([60], cut_last=True)[:16])
-        with pytest.raises(RuntimeError, match="the longest stretch of one episode in the buffer has 16 rows"):
+        with pytest.raises(RuntimeError, match="the longest run of rows of one episode in the buffer has 16 rows"):
             buffer.sample()
 
     def test_stacks_that_can_never_be_whole(self) -> None:
         buffer = make_stock(10, slice_len=9, num_frames=4)
         for part in steps([40]).split(10):
             buffer.extend(part)
-        with pytest.raises(RuntimeError, match="num_frames=4 stacks are whole"):
+        with pytest.raises(RuntimeError, match="with whole stacks of num_frames=4"):
             buffer.sample(9)
 
     def test_empty(self) -> None:
