@@ -1,7 +1,7 @@
 """Observations of K frames: stacked while an episode goes on, or rebuilt from rows that hold one frame each.
 
-Environments, the replay buffer, the transform ``StackFrames`` and a loaded policy all stack with :func:`stack_frames`:
-what a policy sees is what it learned from.
+Environments, the replay buffer and the transform ``StackFrames`` all stack with :func:`stack_frames`, so that a policy
+learns from the same observations with which it acts.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[1]
-HISTORIES = "tests/replay/test_frame_buffer_histories.py::test_random_histories"
-BY_HAND = "tests/replay/test_frame_buffer.py::TestByHand"
+HISTORIES = "tests/replay/test_buffer_histories.py::test_random_histories"
+BY_HAND = "tests/replay/test_buffer.py::TestByHand"
 GOLDEN = "tests/objectives/test_golden.py"
 LOSS = "tests/objectives/test_masked_contrastive.py"
 UPDATE = "tests/recipes/test_sac_update.py"
@@ -127,7 +127,7 @@ MUTANTS = [
         "replay/slices.py",
         "self._replay_lock = buffer._replay_lock",
         "pass",
-        "tests/replay/test_frame_buffer.py::TestPrefetch::test_no_batch_is_corrupt",
+        "tests/replay/test_buffer.py::TestPrefetch::test_no_batch_is_corrupt",
     ),
     Mutant(
         "the last row shows the frame before",
@@ -156,6 +156,41 @@ MUTANTS = [
         "missing = (num_frames - 1 - step).clamp(min=0)",
         "missing = (num_frames - 2 - step).clamp(min=0)",
         "tests/transforms/test_stack_frames.py::test_against_doing_it_by_hand",
+    ),
+    Mutant(
+        "a running stack keeps its oldest frame",
+        "stacking.py",
+        "older = self._frames.unbind(len(self._batch))[1:]",
+        "older = self._frames.unbind(len(self._batch))[:-1]",
+        "tests/test_stacking.py::test_frame_by_frame",
+    ),
+    Mutant(
+        "all episodes of a batch begin where one does",
+        "stacking.py",
+        "if begins is not None and self._frames is not None:",
+        "if False:",
+        "tests/test_stacking.py::test_episodes_of_a_batch_begin_apart",
+    ),
+    Mutant(
+        "an environment does not say which episodes begin",
+        "envs/gym.py",
+        'None if tensordict is None else tensordict.get("_reset", None)',
+        "None",
+        "tests/test_stacking.py::test_an_environment_stacks_as_catframes_does",
+    ),
+    Mutant(
+        "an Atari episode begins with the frames of the last one",
+        "envs/atari.py",
+        "        self._stack.clear()\n",
+        "",
+        "tests/envs/test_atari.py",
+    ),
+    Mutant(
+        "padding of another kind is not noticed",
+        "replay/step_reader.py",
+        "if (is_padded[other] & ~is_padded[self.padding]).any():",
+        "if False:",
+        "tests/replay/test_buffer.py",
     ),
     Mutant(
         "upper sums are not updated",
@@ -260,7 +295,7 @@ MUTANTS = [
         "replay/step_reader.py",
         "if not torch.equal(newest, frame):",
         "if False:",
-        "tests/replay/test_frame_writer.py",
+        "tests/replay/test_writer.py",
     ),
     Mutant(
         "one crop for the whole batch",

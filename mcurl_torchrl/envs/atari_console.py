@@ -168,7 +168,7 @@ class AreaResize:
     """Shrinks uint8 images [C, H, W]: a result pixel is the mean of the area that it covers, in parts of pixels too.
 
     OpenCV calls this ``INTER_AREA``. Every screen pixel counts, however small the result is; bilinear resizing does not
-    see a line that lies between the rows that it reads. All arithmetic is in whole numbers, as in
+    see a line between the rows that it reads. All arithmetic is in whole numbers, as in
     :class:`BilinearResize`; a half is rounded up.
 
     Args:

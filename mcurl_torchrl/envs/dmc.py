@@ -118,7 +118,7 @@ class _SuiteEnv(DMControlWrapper):
 class _RepeatedActions:
     """A dm_env environment that takes float32 actions in [-1, 1], each several times, and sums their rewards.
 
-    The repeats stop at the episode's end. Subclasses say what is observed; they observe once per agent step.
+    The repeats stop at the episode's end. Subclasses make the observations, one per agent step.
 
     Args:
         env (dm_env.Environment): The environment; ``physics``, ``task`` and other attributes are looked up there.

@@ -280,14 +280,14 @@ def _check_segment(path: Path, segment: RowSegment, layout: dict[str, Any]) -> N
 
 def _read_tensors(path: Path, file: str, size: int, crc32: int) -> dict[str, Tensor]:
     if file != os.path.basename(file):
-        raise ValueError(f"the manifest in {path} names {file!r}; all files must lie in the folder itself")
+        raise ValueError(f"the manifest in {path} names {file!r}; all files must be in the folder itself")
     if not (path / file).is_file():
         raise FileNotFoundError(f"the saved replay buffer is incomplete: {path / file} is missing")
     content = (path / file).read_bytes()
     if len(content) != size:
         raise ValueError(f"{path / file} was cut short or changed: it has {len(content)} bytes, {size} were saved")
     if zlib.crc32(content) != crc32:
-        raise ValueError(f"{path / file} is damaged: its content is not what was saved (another checksum)")
+        raise ValueError(f"{path / file} is damaged: the checksum of its content is not the saved one")
     try:
         return load(content)
     except SafetensorError as error:

@@ -21,7 +21,7 @@ from mcurl_torchrl.replay.saving import check_saved, frozen, restore_readers, sa
 from mcurl_torchrl.replay.slice_sampler import EpisodeSliceSampler
 from mcurl_torchrl.replay.slices import FrameSlices, FrameView
 from mcurl_torchrl.replay.step_reader import StepReader
-from mcurl_torchrl.replay.transition_sampler import PrioritizedTransitionSampler, TransitionSampler
+from mcurl_torchrl.replay.transition_sampler import PrioritizedTransitionSampler, TransitionSampler, bind_sampler
 from mcurl_torchrl.replay.windows import STEP_KEY, TRAJECTORY_KEY, Rows
 from mcurl_torchrl.replay.writer import FrameWriter, check_storage
 from mcurl_torchrl.stacking import PADDINGS
@@ -79,8 +79,8 @@ class FrameReplayBuffer(FrameView):
 
     Raises:
         TypeError: on another kind of storage or sampler.
-        ValueError: on numbers out of range, and on writing data that does not fit; nothing is written then.
-        KeyError: on writing data that lacks a key, with the keys that the data has; nothing is written then.
+        ValueError: on numbers out of range, and on data that does not fit; nothing is written then.
+        KeyError: on data that lacks a key, with the keys that the data has; nothing is written then.
         RuntimeError: on sampling when no sample is possible, with the reason.
 
     Examples:
@@ -161,7 +161,7 @@ class FrameReplayBuffer(FrameView):
         )
         super().__init__(
             storage=storage,
-            sampler=self._bind(TransitionSampler() if sampler is None else sampler),
+            sampler=bind_sampler(TransitionSampler() if sampler is None else sampler, num_frames, n_step),
             writer=FrameWriter(self._reader),
             batch_size=batch_size,
             prefetch=prefetch,
@@ -204,16 +204,6 @@ class FrameReplayBuffer(FrameView):
         )
         self._views.append(weakref.ref(view))
         return view
-
-    def _bind(self, sampler: Any) -> TransitionSampler:
-        """Checks that a sampler can serve this buffer, and tells it the shape of this buffer's transitions."""
-        if not isinstance(sampler, TransitionSampler):
-            raise TypeError(
-                f"sampler must be a TransitionSampler or a PrioritizedTransitionSampler; got {type(sampler).__name__}. "
-                f"For slices call .slices(num_slices=..., slice_len=...)"
-            )
-        sampler.bind(self.num_frames, self.n_step)
-        return sampler
 
     def set_sampler(self, sampler: Any) -> Any:
         """Refuses: the sampler of a buffer is chosen when it is made, because priorities grow with the rows."""

@@ -13,7 +13,7 @@ from mcurl_torchrl.replay.sum_tree import SumTree
 from mcurl_torchrl.replay.transitions import FrameTransitions
 from mcurl_torchrl.replay.windows import Rows, WindowSampler, all_valid, draw_uniform, draw_valid
 
-__all__ = ["PrioritizedTransitionSampler", "TransitionSampler"]
+__all__ = ["PrioritizedTransitionSampler", "TransitionSampler", "bind_sampler"]
 
 
 class TransitionSampler(WindowSampler):
@@ -36,7 +36,7 @@ class TransitionSampler(WindowSampler):
     def bind(self, num_frames: int, n_step: int) -> None:
         """Takes a buffer's settings; a sampler serves one buffer only."""
         if self._is_bound:
-            raise ValueError(f"this {type(self).__name__} serves a buffer already; give each buffer one of its own")
+            raise ValueError(f"this {type(self).__name__} serves a buffer already; give each buffer another sampler")
         self.num_frames, self.n_step, self._is_bound = num_frames, n_step, True
 
     def transitions(self, storage: Storage) -> FrameTransitions:
@@ -237,3 +237,19 @@ class PrioritizedTransitionSampler(TransitionSampler):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(alpha={self.alpha}, beta={self.beta})"
+
+
+def bind_sampler(sampler: Any, num_frames: int, n_step: int) -> TransitionSampler:
+    """Returns the sampler of a buffer, after it got the shape of the buffer's transitions.
+
+    Raises:
+        TypeError: if it is not a sampler of transitions.
+        ValueError: if it serves another buffer.
+    """
+    if not isinstance(sampler, TransitionSampler):
+        raise TypeError(
+            f"sampler must be a TransitionSampler or a PrioritizedTransitionSampler; got {type(sampler).__name__}. "
+            f"For slices call .slices(num_slices=..., slice_len=...)"
+        )
+    sampler.bind(num_frames, n_step)
+    return sampler

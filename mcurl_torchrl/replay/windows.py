@@ -42,7 +42,7 @@ FINAL_KEY: NestedKey = "final"
 LAYOUT_KEYS = (TRAJECTORY_KEY, STEP_KEY, FINAL_KEY)
 UNWRITTEN = -1
 
-# Rejection proposes this many rows at first, four times more each round, and at most _MAX_PROPOSALS in all. If more
+# Rejection proposes this many rows at first, four times more each round, and at most _MAX_PROPOSALS altogether. If more
 # proposals are needed than that, or than there are rows, one scan of all rows finds the valid ones.
 _FIRST_ROUND = 32
 _MAX_PROPOSALS = 65_536

@@ -27,7 +27,7 @@ class _ImageTransform(Transform):
         in_keys = [in_keys] if isinstance(in_keys, str) else list(in_keys)
         out_keys = list(in_keys) if out_keys is None else [out_keys] if isinstance(out_keys, str) else list(out_keys)
         if len(out_keys) != len(in_keys):
-            raise ValueError(f"out_keys={out_keys} must be as many as in_keys={in_keys}")
+            raise ValueError(f"out_keys={out_keys} must have the length of in_keys={in_keys}")
         super().__init__(in_keys=in_keys, out_keys=out_keys)
 
     def forward(self, tensordict: TensorDictBase | Tensor) -> TensorDictBase | Tensor:

@@ -76,7 +76,7 @@ class StackFrames(Transform):
             raise ValueError("padding='zeros' needs a step_key: it tells which frames are from before the episode")
         out_keys = list(in_keys) if out_keys is None else list(out_keys)
         if len(out_keys) != len(in_keys):
-            raise ValueError(f"out_keys={out_keys} must be as many as in_keys={list(in_keys)}")
+            raise ValueError(f"out_keys={out_keys} must have the length of in_keys={list(in_keys)}")
         super().__init__(in_keys=list(in_keys), out_keys=out_keys)
         self.num_frames = num_frames
         self.padding = padding

@@ -213,7 +213,7 @@ class TestContracts:
             make()(TensorDict({"image": torch.zeros(3, 8, 8)}))
         with pytest.raises(ValueError, match=r"takes images \[\*, C, H, W\]; got shape \(8, 8\)"):
             make()(torch.zeros(8, 8))
-        with pytest.raises(ValueError, match="must be as many as in_keys"):
+        with pytest.raises(ValueError, match="must have the length of in_keys"):
             make(in_keys=["a"], out_keys=["a", "b"])
 
 
