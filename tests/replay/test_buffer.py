@@ -473,7 +473,7 @@ class TestBadInput:
             ({"capacity": 0}, "max_size=0; an episode of one step takes 2 rows"),
             ({"extra_keys": ["step"]}, "'step' cannot be stored under that name"),
             ({"extra_keys": ["action"]}, "pixels_key, action_key and extra_keys must differ"),
-            ({"ndim": 3}, "storage.ndim=3; use 1 for one environment, 2 for batched ones"),
+            ({"ndim": 3}, "storage.ndim=3; use 1 for one environment, 2 for a batch of environments"),
         ],
     )
     def test_settings(self, options: dict, match: str) -> None:
