@@ -76,7 +76,7 @@ class TestNoisyLinear:
         layer.reset_noise()
         assert all(not torch.equal(value, buffers[name]) for name, value in noises(layer).items())
         assert not torch.equal(layer(inputs), before)
-        # In place: whoever holds the buffers sees the new noise.
+        # In place: every reference to the buffers sees the new noise.
         assert {name: value.data_ptr() for name, value in layer.named_buffers()} == addresses
 
     def test_no_noise_in_evaluation(self) -> None:
@@ -217,7 +217,7 @@ class TestPolicy:
         assert not torch.equal(policy(pixels), expected)
         before, state = noises(policy), torch.get_rng_state()
         assert torch.equal(policy.act_without_noise(pixels), expected)
-        assert torch.equal(torch.get_rng_state(), state)  # nobody's random numbers are drawn
+        assert torch.equal(torch.get_rng_state(), state)  # no random number is drawn
         assert policy.training and all(part.training for part in policy.modules())
         assert all(torch.equal(value, before[name]) for name, value in noises(policy).items())
         with pytest.raises(ValueError, match="pixels must be"):

@@ -1,4 +1,4 @@
-"""FrameReplayBuffer: what comes out of what was put in, under threads, and what it refuses."""
+"""FrameReplayBuffer: its samples of known steps, prefetching threads, and refusals."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class TestCost:
             looked_at.append(read)
         assert looked_at[1] < 1.1 * looked_at[0]
 
-    def test_keys_that_nobody_asked_for_are_not_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_other_keys_are_not_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         buffer = make_buffer(extra_keys=["skill"])
         slices = buffer.slices(num_slices=2, slice_len=3)
         buffer.extend(make_episode(5).set("skill", torch.arange(5)))

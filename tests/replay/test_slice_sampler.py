@@ -143,7 +143,7 @@ def test_batched_environments() -> None:
     assert set(slices["obs"][:, 0].tolist()) <= expected
 
 
-def test_a_data_set_that_nobody_wrote_to() -> None:
+def test_a_data_set_without_a_write() -> None:
     buffer = TensorDictReplayBuffer(
         storage=TensorStorage(steps([6, 6])), sampler=EpisodeSliceSampler(slice_len=4), batch_size=40
     )
@@ -219,7 +219,7 @@ def test_asking_changes_no_random_numbers() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_generator_is_the_only_source_of_chance() -> None:
+def test_all_random_numbers_come_from_the_generator() -> None:
     before = torch.get_rng_state()
     draws = []
     for _ in range(2):
@@ -291,7 +291,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match=f"{name}=0; it must be at least 1"):
             EpisodeSliceSampler(**{"slice_len": 4, name: 0})
 
-    def test_batched_data_that_nobody_wrote(self) -> None:
+    def test_batched_data_without_a_write(self) -> None:
         buffer = TensorDictReplayBuffer(
             storage=TensorStorage(torch.stack([steps([10])] * 3, 1), ndim=2),
             sampler=EpisodeSliceSampler(slice_len=2),

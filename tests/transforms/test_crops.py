@@ -218,7 +218,7 @@ class TestContracts:
 
 
 @pytest.mark.parametrize("make", [TRANSFORMS[0], TRANSFORMS[2]], ids=[IDS[0], IDS[2]])
-def test_a_generator_is_the_only_source_of_chance(make) -> None:
+def test_all_random_numbers_come_from_the_generator(make) -> None:
     images = torch.randint(256, (50, 3, 8, 8), dtype=torch.uint8)
     before = torch.get_rng_state()
     first, second = (make(generator=torch.Generator().manual_seed(1)) for _ in range(2))

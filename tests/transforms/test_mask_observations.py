@@ -149,7 +149,7 @@ def test_keys_of_ones_own() -> None:
     assert (out["hidden"][out["a", "zero"]] == 0).all()
 
 
-def test_a_generator_is_the_only_source_of_chance() -> None:
+def test_all_random_numbers_come_from_the_generator() -> None:
     before = torch.get_rng_state()
     first, second = (MaskObservations(0.5, generator=torch.Generator().manual_seed(1)) for _ in range(2))
     assert (first(make_batch()) == second(make_batch())).all()
