@@ -30,6 +30,7 @@ from torch.utils.flop_counter import flop_registry
 from torchrl.data import Bounded, Categorical
 
 from mcurl_torchrl.agents import Agent, rainbow, sac
+from mcurl_torchrl.stacking import stack_frames
 from mcurl_torchrl.training import keep_freed_pages, seed_everything
 from recipes import rainbow_mcurl, sac_mcurl
 from recipes.building import drop_foreign_keys
@@ -311,10 +312,9 @@ def fill(buffer: Any, rows: int, frame_shape: tuple[int, int, int], actions: Cal
 
 def random_episode(buffer: Any, frame_shape: tuple[int, int, int], actions: Callable[[int], Tensor]) -> TensorDict:
     """Makes the steps of an episode, observations stacked as an environment stacks them."""
-    stacked = buffer.num_frames
-    frames = torch.randint(256, (EPISODE + stacked, *frame_shape), dtype=torch.uint8)
-    frames[: stacked - 1] = frames[stacked - 1] if buffer.padding == "repeat" else 0
-    stacks = torch.cat([frames[first : first + EPISODE + 1] for first in range(stacked)], dim=1)
+    frames = torch.randint(256, (EPISODE + buffer.num_frames, *frame_shape), dtype=torch.uint8)
+    windows = frames.unfold(0, buffer.num_frames, 1).movedim(-1, 1)
+    stacks = stack_frames(windows, 1, step=torch.arange(len(windows)), padding=buffer.padding)
     last = torch.arange(EPISODE)[:, None] == EPISODE - 1
     following = {
         "pixels": stacks[1:],

@@ -1,8 +1,8 @@
-"""The learners' optimisations, one by one, each with the plain way that it takes the place of.
+"""The learners' optimisations, one by one, each with the plain code that it replaces.
 
-The package has no such switches. Here the plain way is put in an optimisation's place from outside, for benchmarks that
-tell what it is worth and for the test that it changes nothing: tests/test_switches.py. A learner has to be built and
-run while the switch is off:
+The package has no such switches. Here the plain code replaces an optimisation from outside: benchmarks measure the gain
+of the optimisation, and tests/test_switches.py shows that it changes no result. A learner must be built and run while
+the switch is off:
 
     with switched_off("channels_last", "fused_adam"):
         learner = make_learner("sac", "env=cartpole-swingup")
@@ -21,19 +21,17 @@ import setups
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
-from torchrl.objectives import SoftUpdate
 
-from mcurl_torchrl import LatentSAC
+from mcurl_torchrl import FrameReplayBuffer, LatentSAC
 from mcurl_torchrl.agents import rainbow, sac
-from mcurl_torchrl.modules import MomentumCopy, encoders
+from mcurl_torchrl.modules import encoders
 from mcurl_torchrl.objectives import masked_contrastive_task
-from mcurl_torchrl.replay import frame_view
 from mcurl_torchrl.transforms import crops
 
 
 @dataclass(frozen=True)
 class Plain:
-    """A plain way: what ``make`` returns, given what stands at ``owner.name``, is put there instead."""
+    """Plain code: ``make`` gets the attribute ``owner.name`` and returns its replacement."""
 
     owner: Any
     name: str
@@ -42,16 +40,16 @@ class Plain:
 
 @dataclass(frozen=True)
 class Switch:
-    """An optimisation, and the plain ways that it takes the place of."""
+    """An optimisation, and the plain code that it replaces."""
 
     name: str
     description: str
     plain: tuple[Plain, ...]
-    learners: tuple[str, ...] = ("sac mcurl", "rainbow mcurl", "rainbow curl")  # who has it
+    learners: tuple[str, ...] = ("sac mcurl", "rainbow mcurl", "rainbow curl")  # the learners that use it
 
     @contextlib.contextmanager
     def off(self) -> Iterator[None]:
-        """Puts the plain ways in place of the optimisation."""
+        """Replaces the optimisation by the plain code."""
         with contextlib.ExitStack() as stack:
             for plain in self.plain:
                 made = plain.make(getattr(plain.owner, plain.name))
@@ -61,14 +59,14 @@ class Switch:
 
 @contextlib.contextmanager
 def switched_off(*names: str) -> Iterator[None]:
-    """Puts the plain ways in place of several optimisations."""
+    """Replaces several optimisations by the plain code."""
     with contextlib.ExitStack() as stack:
         for name in names:
             stack.enter_context(SWITCHES[name].off())
         yield
 
 
-# -- the plain ways ----------------------------------------------------------------------------------------------------
+# -- the plain code ----------------------------------------------------------------------------------------------------
 
 
 def encode_every_query(make_loss: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,12 +105,11 @@ def relu_in_new_memory(init: Callable[..., None]) -> Callable[..., None]:
     return build
 
 
-def transpose_as_torch_does(channels_last: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    return lambda images: images.contiguous(memory_format=torch.channels_last)
+def leave_as_stored(init: Callable[..., None]) -> Callable[..., None]:
+    def build(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **{**kwargs, "channels_last": False})
 
-
-def leave_as_stored(channels_last: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    return lambda images: images.contiguous()
+    return build
 
 
 def two_passes_of_the_convolutions(actor_loss: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,24 +131,6 @@ def adam_tensor_by_tensor(make_adam: Callable[..., Any]) -> Callable[..., Any]:
         return make_adam(*args, **kwargs, fused=False, foreach=False)
 
     return make
-
-
-def copy_moves_tensor_by_tensor(step: Callable[..., None]) -> Callable[..., None]:
-    @torch.no_grad()
-    def move(self: MomentumCopy) -> None:
-        network = self.__dict__["_network"]
-        for own, other in zip(self.copy.parameters(), network.parameters(), strict=True):
-            own.copy_((1 - self.tau) * own + self.tau * other)
-
-    return move
-
-
-def targets_move_tensor_by_tensor(step: Callable[..., None]) -> Callable[..., None]:
-    def move(self: SoftUpdate, source: TensorDictBase, target: TensorDictBase) -> None:
-        for name, own in target.items(True, True):
-            own.data.copy_(self.eps * own.data + (1 - self.eps) * source.get(name).data)
-
-    return move
 
 
 def crop_image_by_image(crop: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -181,7 +160,7 @@ def leave_allocator_alone(keep_freed_pages: Callable[[], bool]) -> Callable[[], 
 
 # -- the switches ------------------------------------------------------------------------------------------------------
 
-# Where several are off, the later ones find the earlier ones' plain ways in place.
+# If several are off, a later one replaces the plain code of an earlier one.
 SWITCHES = {
     switch.name: switch
     for switch in [
@@ -198,30 +177,22 @@ SWITCHES = {
             ("sac mcurl",),
         ),
         Switch(
-            "fast_transpose",
-            "channels of bytes are put last by stacking planes; off: by torch's own copy",
-            (
-                Plain(encoders, "channels_last", transpose_as_torch_does),
-                Plain(frame_view, "channels_last", transpose_as_torch_does),
-            ),
-        ),
-        Switch(
             "channels_last_replay",
             "observations are channels-last from the replay on; off: from the encoder on",
-            (Plain(frame_view, "channels_last", leave_as_stored),),
+            (Plain(FrameReplayBuffer, "__init__", leave_as_stored),),
         ),
         Switch(
             "channels_last",
             "channels-last images and weights; off: the channels first, from the replay to the last convolution",
             (
-                Plain(frame_view, "channels_last", leave_as_stored),
+                Plain(FrameReplayBuffer, "__init__", leave_as_stored),
                 Plain(encoders._ConvEncoder, "__init__", weights_row_by_row),
                 Plain(encoders._ConvEncoder, "features", features_row_by_row),
             ),
         ),
         Switch(
             "inplace_relu",
-            "ReLUs overwrite what the convolutions give; off: they write to new memory",
+            "ReLUs overwrite the outputs of the convolutions; off: they write to new memory",
             (Plain(encoders._ConvEncoder, "__init__", relu_in_new_memory),),
         ),
         Switch(
@@ -238,16 +209,8 @@ SWITCHES = {
             ),
         ),
         Switch(
-            "foreach_ema",
-            "slow copies move in one call; off: a loop over parameters, by the formula",
-            (
-                Plain(MomentumCopy, "step", copy_moves_tensor_by_tensor),
-                Plain(SoftUpdate, "_step", targets_move_tensor_by_tensor),
-            ),
-        ),
-        Switch(
             "allocator",
-            "glibc keeps freed pages; off: its defaults (only in a process that has not told it yet)",
+            "glibc keeps freed pages; off: its defaults (only in a process that has not changed them yet)",
             (Plain(setups, "keep_freed_pages", leave_allocator_alone),),
         ),
     ]

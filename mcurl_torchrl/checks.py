@@ -1,4 +1,4 @@
-"""Checks of what comes in, with errors that name the value and what would be right."""
+"""Checks of arguments and keys, with errors that name the value and the right values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
 
 
 def require(tensordict: TensorDictBase, key: NestedKey, user: object) -> Tensor:
-    """Returns the tensor under ``key``, or raises a KeyError that names who needs it and the keys that are there."""
+    """Returns the tensor under ``key``, or raises a KeyError that names the user of the key and the keys that exist."""
     value = tensordict.get(key, None)
     if value is None:
         raise KeyError(f"{type(user).__name__} needs {key!r}; the tensordict has {leaf_keys(tensordict)}")

@@ -1,4 +1,4 @@
-"""Writing files so that a reader never sees half of one."""
+"""Writing files in one step: a file is either absent or whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["replacing", "write_file"]
 
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yields another name in the same folder; the file of that name takes the target's place in one step at the end."""
+    """Yields another name in the same folder; at the end the file under that name replaces the target in one step."""
     part = target.with_name(f".{target.name}.part")
     try:
         yield part

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[1]
-HISTORIES = "tests/replay/test_frame_buffer_histories.py::test_random_histories"
-BY_HAND = "tests/replay/test_frame_buffer.py::TestByHand"
+HISTORIES = "tests/replay/test_buffer_histories.py::test_random_histories"
+BY_HAND = "tests/replay/test_buffer.py::TestByHand"
 GOLDEN = "tests/objectives/test_golden.py"
 LOSS = "tests/objectives/test_masked_contrastive.py"
 UPDATE = "tests/recipes/test_sac_update.py"
@@ -82,14 +82,14 @@ MUTANTS = [
     ),
     Mutant(
         "a transition may be drawn before its n steps are there",
-        "replay/transition_sampler.py",
+        "replay/transitions.py",
         "valid &= (ahead > 0) & (ended | (ahead == self.n_step))",
         "valid &= ahead > 0",
         HISTORIES,
     ),
     Mutant(
         "steps ahead run on around the ring",
-        "replay/transition_sampler.py",
+        "replay/transitions.py",
         "same &= self._step[later] == self._step[anchors][:, None] + offsets",
         "pass",
         HISTORIES,
@@ -103,59 +103,94 @@ MUTANTS = [
     ),
     Mutant(
         "rewards after the end are counted",
-        "replay/frame_buffer.py",
+        "replay/transitions.py",
         "rewards = torch.where(offsets < num_steps[:, None], rewards, 0)",
         "pass",
         BY_HAND,
     ),
     Mutant(
         "the first reward is discounted",
-        "replay/frame_buffer.py",
+        "replay/transitions.py",
         "dtype=rewards.dtype) ** offsets)",
         "dtype=rewards.dtype) ** (offsets + 1))",
         BY_HAND,
     ),
     Mutant(
         "stale rows get priorities",
-        "replay/frame_buffer.py",
+        "replay/buffer.py",
         "current &= rows.scalars(STEP_KEY)[flat] == data.get(STEP_KEY).to(flat.device)",
         "current = torch.ones_like(current)",
         "tests/replay/test_priorities.py::test_update_from_a_batch_leaves_overwritten_rows_alone",
     ),
     Mutant(
         "slices have a lock of their own",
-        "replay/frame_view.py",
+        "replay/slices.py",
         "self._replay_lock = buffer._replay_lock",
         "pass",
-        "tests/replay/test_frame_buffer.py::TestPrefetch::test_no_batch_is_corrupt",
+        "tests/replay/test_buffer.py::TestPrefetch::test_no_batch_is_corrupt",
     ),
     Mutant(
         "the last row shows the frame before",
-        "replay/frame_writer.py",
+        "replay/writer.py",
         "steps.next_frames.flatten(0, 1).index_select(0, at_end),",
         "steps.frames.flatten(0, 1).index_select(0, at_end),",
         BY_HAND,
     ),
     Mutant(
         "an episode that was left is not noticed",
-        "replay/frame_writer.py",
+        "replay/writer.py",
         'begins[0] |= (steps.frames[0] != state["next_frame"]).flatten(1).any(-1)',
         "pass",
         BY_HAND,
     ),
     Mutant(
         "trajectory ids are used twice",
-        "replay/frame_writer.py",
+        "replay/writer.py",
         "self._next_trajectory += plan.num_new",
         "pass",
         HISTORIES,
     ),
     Mutant(
         "padding is one frame short",
-        "replay/stacking.py",
+        "stacking.py",
         "missing = (num_frames - 1 - step).clamp(min=0)",
         "missing = (num_frames - 2 - step).clamp(min=0)",
         "tests/transforms/test_stack_frames.py::test_against_doing_it_by_hand",
+    ),
+    Mutant(
+        "a running stack keeps its oldest frame",
+        "stacking.py",
+        "older = self._frames.unbind(len(self._batch))[1:]",
+        "older = self._frames.unbind(len(self._batch))[:-1]",
+        "tests/test_stacking.py::test_frame_by_frame",
+    ),
+    Mutant(
+        "all episodes of a batch begin where one does",
+        "stacking.py",
+        "if begins is not None and self._frames is not None:",
+        "if False:",
+        "tests/test_stacking.py::test_episodes_of_a_batch_begin_apart",
+    ),
+    Mutant(
+        "an environment does not say which episodes begin",
+        "envs/gym.py",
+        'None if tensordict is None else tensordict.get("_reset", None)',
+        "None",
+        "tests/test_stacking.py::test_an_environment_stacks_as_catframes_does",
+    ),
+    Mutant(
+        "an Atari episode begins with the frames of the last one",
+        "envs/atari.py",
+        "        self._stack.clear()\n",
+        "",
+        "tests/envs/test_atari.py",
+    ),
+    Mutant(
+        "padding of another kind is not noticed",
+        "replay/step_reader.py",
+        "if (is_padded[other] & ~is_padded[self.padding]).any():",
+        "if False:",
+        "tests/replay/test_buffer.py",
     ),
     Mutant(
         "upper sums are not updated",
@@ -229,14 +264,14 @@ MUTANTS = [
     ),
     Mutant(
         "crops are off by one",
-        "transforms/cropping.py",
+        "transforms/functional.py",
         "columns + left.view(-1, 1, 1)) * depth",
         "columns + left.view(-1, 1, 1) - 1).clamp(min=0) * depth",
         "tests/transforms/test_crops.py::TestOneByOne::test_crop",
     ),
     Mutant(
         "a shift repeats what is below the border",
-        "transforms/cropping.py",
+        "transforms/functional.py",
         ".clamp_(0, size - 1)",
         ".clamp_(0, size)",
         "tests/transforms/test_crops.py::TestOneByOne::test_shift",
@@ -257,10 +292,10 @@ MUTANTS = [
     ),
     Mutant(
         "a single step is stored without being compared",
-        "replay/steps.py",
+        "replay/step_reader.py",
         "if not torch.equal(newest, frame):",
         "if False:",
-        "tests/replay/test_frame_writer.py",
+        "tests/replay/test_writer.py",
     ),
     Mutant(
         "one crop for the whole batch",
@@ -356,8 +391,8 @@ MUTANTS = [
     Mutant(
         "pixels are not scaled",
         "modules/encoders.py",
-        "channels_last(images).to(self.dtype).div_(255.0)",
-        "channels_last(images).to(self.dtype)",
+        "images = images.to(self.dtype).div_(255.0)",
+        "images = images.to(self.dtype)",
         GOLDEN,
     ),
     Mutant(
@@ -407,9 +442,9 @@ MUTANTS = [
     Mutant(
         "the copy moves the wrong way",
         "modules/momentum.py",
-        "list(network.parameters()), self.tau)",
-        "list(network.parameters()), 1 - self.tau)",
-        "tests/modules/test_heads.py::test_a_momentum_copy_follows_by_tau",
+        "target.lerp_(source, self.tau)",
+        "target.lerp_(source, 1 - self.tau)",
+        "tests/modules/test_momentum.py::test_a_momentum_copy_follows_by_tau",
     ),
     Mutant(
         "the scale is bounded elsewhere",
@@ -536,7 +571,7 @@ MUTANTS = [
     ),
     Mutant(
         "an action is repeated over the episode's end",
-        "envs/dmc_simulator.py",
+        "envs/dmc.py",
         "            if time_step.last():\n                break",
         "            pass",
         "tests/envs/test_dmc.py::test_the_last_step_repeats_only_to_the_time_limit",
@@ -614,13 +649,13 @@ MUTANTS = [
     Mutant(
         "the target network picks the next action itself",
         "objectives/noisy_targets.py",
-        "judge = self._online(next_pixels) if self.double_dqn else following",
-        "judge = following",
+        "chooser = self._online(next_pixels) if self.double_dqn else following",
+        "chooser = following",
         "tests/objectives/test_categorical_dqn.py",
     ),
     Mutant(
         "a share of the probability goes to the wrong neighbour",
-        "objectives/categorical.py",
+        "objectives/categorical_dqn.py",
         "(1 - distance).clamp(min=0)",
         "(1 - distance).clamp(min=0).flip(1)",
         "tests/objectives/test_categorical_dqn.py",
@@ -662,14 +697,14 @@ MUTANTS = [
     ),
     Mutant(
         "a pixel's mean leaves out parts of pixels",
-        "envs/atari_simulator.py",
+        "envs/atari_console.py",
         ' + values.take(whole, axis, mode="clip") * parts',
         "",
         "tests/envs/test_atari.py::test_area_resizing_is_the_mean_of_what_a_pixel_covers",
     ),
     Mutant(
         "a pixel's mean is rounded down",
-        "envs/atari_simulator.py",
+        "envs/atari_console.py",
         "(totals + self._area // 2) // self._area",
         "totals // self._area",
         "tests/envs/test_atari.py::test_area_resizing_is_the_mean_of_what_a_pixel_covers",

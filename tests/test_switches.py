@@ -1,4 +1,4 @@
-"""The optimisations change nothing: with each put aside for the plain way, two updates end at the same parameters."""
+"""The optimisations change no result: with plain code in place of each, two updates give the same parameters."""
 
 from __future__ import annotations
 

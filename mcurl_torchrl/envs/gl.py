@@ -1,4 +1,4 @@
-"""Which OpenGL backend MuJoCo renders with on a machine without a display."""
+"""The choice of the OpenGL backend with which MuJoCo renders on a machine without a display."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import sys
 
 __all__ = ["choose_gl_backend", "rendering_error"]
 
-HEADLESS_BACKENDS = ("egl", "osmesa")  # the first renders on a GPU where there is one
+HEADLESS_BACKENDS = ("egl", "osmesa")  # the first one renders on a GPU if there is one
 PROBE_TIMEOUT = 60  # seconds; about 0.5 on an idle machine
 
-# In a process of its own: dm_control keeps the backend it was imported with, and a broken driver may end its process.
+# It runs in a new process: dm_control keeps its first backend, and a broken driver may end the process.
 PROBE = """
 from dm_control import mujoco
 mujoco.Physics.from_xml_string('<mujoco><worldbody><geom size="1"/></worldbody></mujoco>').render(8, 8)
@@ -27,15 +27,15 @@ INSTALL_HINT = (
 def choose_gl_backend() -> str | None:
     """Chooses the OpenGL backend that dm_control renders with, before dm_control is imported.
 
-    ``MUJOCO_GL`` is respected where it is set. Otherwise, on Linux without a display, EGL and then OSMesa are tried by
-    rendering in a short process, and the first that works is put into ``os.environ["MUJOCO_GL"]``: later calls and
-    child processes do not try again.
+    If ``MUJOCO_GL`` is set, it decides. Otherwise, on Linux without a display, a short process tries to render with EGL
+    and then with OSMesa. The first backend that works is put into ``os.environ["MUJOCO_GL"]``: later calls and child
+    processes do not try again.
 
     Returns:
-        The name of the backend, or None where the choice is left to dm_control (there is a display).
+        The name of the backend, or None if there is a display: then dm_control chooses.
 
     Raises:
-        RuntimeError: if nothing renders; it says what was tried, what each said and which packages to install.
+        RuntimeError: if nothing renders; it names each backend, its error and the packages to install.
 
     Examples:
         >>> import os
@@ -46,19 +46,19 @@ def choose_gl_backend() -> str | None:
     """
     loaded = sys.modules.get("dm_control._render")
     if loaded is not None and loaded.BACKEND in HEADLESS_BACKENDS:
-        # PyOpenGL is bound to it: it cannot be changed in this process any more.
+        # PyOpenGL is bound to this backend: a process cannot change it.
         return os.environ.setdefault("MUJOCO_GL", loaded.BACKEND)
     if not os.environ.get("MUJOCO_GL") and _is_headless():
         os.environ["MUJOCO_GL"] = _first_that_renders()
     if loaded is not None:
-        # Imported without a choice, dm_control takes GLFW even where there is no display, and then cannot render.
+        # dm_control was imported without a choice and took GLFW, which cannot render without a display.
         importlib.reload(loaded)
     return os.environ.get("MUJOCO_GL")
 
 
 def rendering_error(tried: str) -> RuntimeError:
-    """Returns the error to raise when nothing renders; ``tried`` says what was tried and what it said."""
-    return RuntimeError(f"MuJoCo cannot render here: {tried}. {INSTALL_HINT}; then start Python anew")
+    """Returns the error to raise when nothing renders; ``tried`` names the backends and their errors."""
+    return RuntimeError(f"MuJoCo cannot render here: {tried}. {INSTALL_HINT}; then start Python again")
 
 
 def _is_headless() -> bool:
@@ -77,8 +77,8 @@ def _first_that_renders() -> str:
 
 
 def _try_backend(backend: str) -> str | None:
-    """Renders 8 x 8 pixels in a new process; returns None if that works, else the last line it said."""
-    # PYOPENGL_PLATFORM, where a renderer of this process has set it, would forbid every other backend.
+    """Renders 8 x 8 pixels in a new process; returns None if that works, else the last line of its errors."""
+    # A renderer of this process may have set PYOPENGL_PLATFORM, which would forbid every other backend.
     environment = {name: value for name, value in os.environ.items() if name != "PYOPENGL_PLATFORM"}
     environment["MUJOCO_GL"] = backend
     command = [sys.executable, "-c", PROBE]

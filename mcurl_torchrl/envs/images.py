@@ -1,4 +1,4 @@
-"""Images in whatever form an environment shows them, and frames as this package wants them."""
+"""Images in the forms in which environments show them, and their conversion to frames."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def choose_image(images: Sequence[NestedKey], pixels_key: NestedKey | None, show
     wanted = "exactly one image" if pixels_key is None else f"an image under pixels_key={pixels_key!r}"
     raise ValueError(
         f"the environment shows {shown}; {wanted} is needed, the images are {list(images)}. An image is uint8, or "
-        "float in [0, 1], of shape [H, W], [H, W, C] or [C, H, W] with C one of 1, 3, 4. Name one of several with "
-        "pixels_key, or take what a Gymnasium environment draws with render=True"
+        "float in [0, 1], of shape [H, W], [H, W, C] or [C, H, W] with C one of 1, 3, 4. Choose one of several images "
+        "with pixels_key, or the drawing of a Gymnasium environment with render=True"
     )
 
 
 class ToFrames(Transform):
-    """Turns images of any layout into "pixels" uint8 [*, C, H, W]; the image's own key is removed.
+    """Turns images of any layout into "pixels" uint8 [*, C, H, W], and removes the image's own key.
 
     Args:
-        in_key (NestedKey): Where the image is.
-        image_shape (sequence of int): The image's shape there, without batch dimensions; it tells the layout.
+        in_key (NestedKey): The key of the image.
+        image_shape (sequence of int): The image's shape, without batch dimensions; it tells the layout.
         image_size (int, optional): Height and width, reached by antialiased bilinear interpolation. Defaults to the
             image's own.
     """

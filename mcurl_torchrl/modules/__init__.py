@@ -1,4 +1,4 @@
-"""Encoders, the context Transformer, and what stands on latents."""
+"""Encoders, the context Transformer, and the heads and policies on latents."""
 
 from mcurl_torchrl.modules.context import ContextTransformer, sinusoidal_positions
 from mcurl_torchrl.modules.dueling import DuelingHead, NoisyLinear
@@ -8,14 +8,13 @@ from mcurl_torchrl.modules.heads import GaussianHead, LatentProjection, QHead
 from mcurl_torchrl.modules.momentum import MomentumCopy
 from mcurl_torchrl.modules.policy import Policy
 from mcurl_torchrl.modules.projections import CurlProjection, LinearProjection, ProjectedEncoder, project_encoder
-from mcurl_torchrl.modules.rainbow import ExpectedValues, RainbowNetwork, RainbowPolicy
+from mcurl_torchrl.modules.rainbow import RainbowNetwork, RainbowPolicy
 
 __all__ = [
     "AtariEncoder",
     "ContextTransformer",
     "CurlProjection",
     "DuelingHead",
-    "ExpectedValues",
     "GaussianHead",
     "GaussianPolicy",
     "LatentProjection",

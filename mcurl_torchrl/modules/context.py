@@ -1,4 +1,4 @@
-"""ContextTransformer: the small bidirectional Transformer that reconstructs hidden latents from their neighbours."""
+"""ContextTransformer: a small bidirectional Transformer that reconstructs hidden latents from their neighbours."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def sinusoidal_positions(length: int, dim: int, *, device: torch.device | None =
     """Makes the positions of https://arxiv.org/abs/1706.03762: ``sin`` in even places, ``cos`` in odd ones.
 
     Args:
-        length (int): how many positions, from 0.
+        length (int): the number of positions, from 0.
         dim (int): numbers per position, even or odd.
-        device (torch.device, optional): where to make them. Defaults to the CPU.
+        device (torch.device, optional): the device of the result. Defaults to the CPU.
 
     Returns:
         ``[length, dim]``, float32.
@@ -75,14 +75,14 @@ class ContextTransformer(nn.Module):
 
     Keyword Args:
         num_layers (int): Defaults to 2.
-        num_heads (int): attention heads; d must be divisible by it. Defaults to 1.
+        num_heads (int): attention heads; d must be a multiple of this number. Defaults to 1.
         ffn_dim (int, optional): the inner size of the two-layer network. Defaults to 2d.
         dropout (float): Defaults to 0.1, as in the published command.
-        scale_attention (bool): whether attention logits are divided by the square root of a head's size, as the
-            released code does; the paper writes them without. Defaults to True.
+        scale_attention (bool): whether attention logits are divided by the square root of a head's size, as in the
+            released code; the paper does not divide them. Defaults to True.
 
     Raises:
-        ValueError: on numbers out of range, on heads that do not divide d, and on latents of another size.
+        ValueError: on numbers out of range, if ``num_heads`` does not divide d, and on latents of another size.
 
     Examples:
         >>> import torch

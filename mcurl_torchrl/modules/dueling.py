@@ -1,4 +1,4 @@
-"""Noisy layers, and the dueling head that Rainbow makes of them."""
+"""Noisy linear layers, and Rainbow's dueling head of such layers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ __all__ = ["DuelingHead", "NoisyLinear"]
 class NoisyLinear(nn.Module):
     """A linear layer with learned factorised Gaussian noise on its weights (https://arxiv.org/abs/1706.10295).
 
-    ``weight = weight_mu + weight_sigma * outer(noise_out, noise_in)``, and so for the bias with ``noise_out``. Noise is
-    drawn by :meth:`reset_noise` and by nothing else, so that whoever calls the layer in between sees the same weights.
-    In evaluation mode (``.eval()``) there is none.
+    ``weight = weight_mu + weight_sigma * outer(noise_out, noise_in)``; the bias has ``noise_out`` alone. Only
+    :meth:`reset_noise` draws noise: all calls between two draws see the same weights. In evaluation mode (``.eval()``)
+    there is no noise.
 
-    Not TorchRL's :class:`~torchrl.modules.NoisyLinear`: that one listens to ``set_exploration_type``, which every loss
-    module sets to deterministic, so that its sigmas get no gradient; it takes no generator; and it stores the outer
-    product, as large as the weights, where two vectors do.
+    TorchRL's :class:`~torchrl.modules.NoisyLinear` draws noise from torch's global generator alone, and its bias starts
+    with ``sigma_init / sqrt(out_features)`` where the paper has ``sqrt(in_features)``.
 
     Args:
         in_features (int): the size of an input.
@@ -30,7 +29,7 @@ class NoisyLinear(nn.Module):
 
     Keyword Args:
         sigma_init (float): all sigmas start at ``sigma_init / sqrt(in_features)``. Defaults to 0.1, as data-efficient
-            Rainbow has it (https://arxiv.org/abs/1906.05243); Rainbow had 0.5.
+            Rainbow has it (https://arxiv.org/abs/1906.05243); Rainbow has 0.5.
 
     Examples:
         >>> import torch
@@ -64,18 +63,18 @@ class NoisyLinear(nn.Module):
         self.reset_noise()
 
     def reset_parameters(self) -> None:
-        """Draws the means anew and sets the sigmas back."""
+        """Draws new means and sets the sigmas to their initial value."""
         bound = 1 / math.sqrt(self.in_features)
         for mean in (self.weight_mu, self.bias_mu):
             nn.init.uniform_(mean, -bound, bound)
-        # Departs from TorchRL and from the released code of CURL, which divide the bias's by the square root of
-        # out_features; the paper divides both by that of the inputs.
+        # Departs from TorchRL and from the released code of CURL, which divide the bias's sigma by the square root of
+        # out_features; the paper divides both sigmas by the square root of in_features.
         for sigma in (self.weight_sigma, self.bias_sigma):
             nn.init.constant_(sigma, self.sigma_init * bound)
 
     @torch.no_grad()
     def reset_noise(self, generator: torch.Generator | None = None) -> None:
-        """Draws new noise, in place; a generator may be on another device than the layer."""
+        """Draws new noise, in place; the generator may be on another device than the layer."""
         for noise in (self.noise_in, self.noise_out):
             device = noise.device if generator is None else generator.device
             drawn = torch.randn(noise.shape, generator=generator, device=device, dtype=noise.dtype)
@@ -89,7 +88,7 @@ class NoisyLinear(nn.Module):
         return F.linear(inputs, weight, torch.addcmul(self.bias_mu, self.bias_sigma, self.noise_out))
 
     def extra_repr(self) -> str:
-        """Says the layer's sizes."""
+        """Returns the layer's sizes."""
         return f"{self.in_features}, {self.out_features}, sigma_init={self.sigma_init}"
 
 
@@ -97,20 +96,20 @@ class DuelingHead(nn.Module):
     """Turns latents into the distribution of each action's return, from a value and an advantage branch.
 
     ``logits = value + advantage - mean over actions of advantage`` (https://arxiv.org/abs/1511.06581), atom by atom, as
-    in Rainbow (https://arxiv.org/abs/1710.02298). Each branch has one hidden layer; all layers are noisy. Both can be
-    left out, as ablations of Rainbow do.
+    in Rainbow (https://arxiv.org/abs/1710.02298). Each branch has one hidden layer; all layers are noisy. For ablations
+    of Rainbow, the noise and the second branch can be left out.
 
     Args:
         feature_dim (int): the size of a latent.
-        num_actions (int): how many actions there are.
+        num_actions (int): the number of actions.
 
     Keyword Args:
-        num_atoms (int): how many values a return may have. Defaults to 51.
+        num_atoms (int): the number of values that a return may have. Defaults to 51.
         hidden_dim (int): the width of the hidden layers. Defaults to 256.
         sigma_init (float): of :class:`NoisyLinear`. Defaults to 0.1.
-        noisy (bool): whether layers are :class:`NoisyLinear`; else they are plain, ``sigma_init`` says nothing, and
-            :meth:`reset_noise` does nothing. Defaults to True.
-        dueling (bool): whether there are two branches; else there is one, which gives the logits of all actions.
+        noisy (bool): whether layers are :class:`NoisyLinear`. False makes plain layers: ``sigma_init`` has no effect,
+            and :meth:`reset_noise` does nothing. Defaults to True.
+        dueling (bool): whether there are two branches. False makes one branch, which gives the logits of all actions.
             Defaults to True.
 
     Examples:
@@ -160,7 +159,7 @@ class DuelingHead(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the weights, also that of the probabilities, under autocast too."""
+        """The dtype of the weights and, under autocast too, of the probabilities."""
         first = self.value[0]
         weight: Tensor = first.weight_mu if isinstance(first, NoisyLinear) else first.weight  # type: ignore[assignment]
         return weight.dtype

@@ -1,4 +1,4 @@
-"""Encoders: observations to latents, any leading dimensions, convolutions and projection apart."""
+"""Encoders: observations with any leading dimensions to latents; convolutions and projection are separate methods."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from mcurl_torchrl.checks import check_choice, check_count
 from mcurl_torchrl.modules.projections import LinearProjection
-from mcurl_torchrl.replay.stacking import channels_last
 
 __all__ = ["AtariEncoder", "PixelEncoder", "StateEncoder"]
 
@@ -21,8 +20,9 @@ _ATARI_CONVS = {
 class _ConvEncoder(nn.Module):
     """Convolutions with ReLU, then a projection.
 
-    :meth:`features` is the convolutions, flattened; :meth:`project` is what follows. They are apart so that several
-    heads (an actor and a critic, say) can run the convolutions once and project each in their own way.
+    :meth:`features` runs the convolutions and flattens their output; :meth:`project` turns it into a latent. They are
+    separate, so that several heads (for example an actor and a critic) can run the convolutions once and then use
+    different projections.
     """
 
     def __init__(self, convs: list[nn.Conv2d], in_channels: int, image_size: int) -> None:
@@ -41,15 +41,15 @@ class _ConvEncoder(nn.Module):
         for conv in convs:
             side = (side - conv.kernel_size[0]) // conv.stride[0] + 1
         self.num_features = convs[-1].out_channels * side * side
-        # The memory layout in which CPU and GPU convolutions are fastest; values are the same in any.
+        # Convolutions are fastest in this memory layout, on a CPU and on a GPU; the values do not depend on it.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def features(self, pixels: Tensor) -> Tensor:
         """Runs the convolutions.
 
         Args:
-            pixels (torch.Tensor): ``[*, C, H, W]``, uint8 (0 to 255, divided by 255 here) or floating point (taken as
-            is).
+            pixels (torch.Tensor): ``[*, C, H, W]``, uint8 (0 to 255, divided by 255 here) or floating point (not
+                scaled).
 
         Returns:
             ``[*, num_features]``.
@@ -59,18 +59,17 @@ class _ConvEncoder(nn.Module):
             raise ValueError(f"pixels must be [*, {', '.join(map(str, expected))}]; got {tuple(pixels.shape)}")
         lead = pixels.shape[:-3]
         images = pixels.reshape(-1, *expected)
-        if images.dtype == torch.uint8:
-            images = channels_last(images).to(self.dtype).div_(255.0)
-        elif not images.is_floating_point():
+        if images.dtype != torch.uint8 and not images.is_floating_point():
             raise ValueError(f"pixels must be uint8 or floating point; got {pixels.dtype}")
-        else:
-            images = images.contiguous(memory_format=torch.channels_last)
-        # Flattened channel by channel, whatever the layout in memory.
+        images = images.contiguous(memory_format=torch.channels_last)
+        if images.dtype == torch.uint8:
+            images = images.to(self.dtype).div_(255.0)
+        # Flattened channel by channel, for any layout in memory.
         return self.convs(images).flatten(1).view(*lead, self.num_features)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the weights, which need not be parameters: losses put tensors in their place."""
+        """The dtype of the weights, which may be plain tensors: a loss replaces the parameters by its own."""
         weight: Tensor = self.convs[0].weight  # type: ignore[assignment]
         return weight.dtype
 
@@ -94,8 +93,8 @@ class PixelEncoder(_ConvEncoder):
         image_size (int): its height and width. Defaults to 84.
 
     Keyword Args:
-        num_layers (int): how many convolutions. Defaults to 4.
-        num_filters (int): their channels. Defaults to 32.
+        num_layers (int): the number of convolutions. Defaults to 4.
+        num_filters (int): the channels of each convolution. Defaults to 32.
         feature_dim (int): the size of a latent. Defaults to 50.
 
     Examples:
@@ -131,7 +130,7 @@ class PixelEncoder(_ConvEncoder):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws all weights anew."""
+        """Draws new weights."""
         for conv in self.convs:
             if not isinstance(conv, nn.Conv2d):
                 continue
@@ -154,9 +153,10 @@ class PixelEncoder(_ConvEncoder):
 class AtariEncoder(_ConvEncoder):
     """The convolutions of Rainbow agents on Atari, ReLU after each, in PyTorch's initialisation.
 
-    The small ones of data-efficient Rainbow (https://arxiv.org/abs/1906.05243): 5x5 with stride 5 to 32 and 64
-    channels, 576 features of an 84x84 image. Or DQN's (https://doi.org/10.1038/nature14236): 8x8 with stride 4 to 32,
-    4x4 with stride 2 to 64, 3x3 to 64 channels, 3,136 features.
+    ``"data_efficient"`` are the small ones of data-efficient Rainbow (https://arxiv.org/abs/1906.05243): 5x5 with
+    stride 5 to 32 and 64 channels, 576 features of an 84x84 image. ``"nature"`` are DQN's
+    (https://doi.org/10.1038/nature14236): 8x8 with stride 4 to 32, 4x4 with stride 2 to 64, 3x3 to 64 channels, 3,136
+    features.
 
     Args:
         in_channels (int): the frames of an observation. Defaults to 4.
@@ -164,11 +164,11 @@ class AtariEncoder(_ConvEncoder):
 
     Keyword Args:
         architecture (str): ``"data_efficient"`` or ``"nature"``. Defaults to ``"data_efficient"``.
-        feature_dim (int, optional): adds a :class:`~mcurl_torchrl.modules.LinearProjection` to so many features.
+        feature_dim (int, optional): adds a :class:`~mcurl_torchrl.modules.LinearProjection` to this number of features.
             Defaults to None: the raw features are the latent.
 
     Raises:
-        ValueError: on an unknown architecture, and on images too small for it.
+        ValueError: on an unknown architecture, and on images that are too small for it.
 
     Examples:
         >>> import torch
@@ -207,7 +207,7 @@ class AtariEncoder(_ConvEncoder):
 
 
 class StateEncoder(nn.Module):
-    """Stands where an encoder stands, for observations that need none: low-level states.
+    """The encoder of low-level states, which returns them unchanged.
 
     Args:
         state_dim (int): the size of a state, which is the latent.
@@ -224,15 +224,15 @@ class StateEncoder(nn.Module):
         self.feature_dim = self.num_features = check_count("state_dim", state_dim)
 
     def features(self, state: Tensor) -> Tensor:
-        """Returns the state ``[*, state_dim]`` as it is."""
+        """Returns the state ``[*, state_dim]`` unchanged."""
         if state.shape[-1:] != (self.feature_dim,):
             raise ValueError(f"states must be [*, {self.feature_dim}]; got {tuple(state.shape)}")
         return state
 
     def project(self, features: Tensor) -> Tensor:
-        """Returns features as they are."""
+        """Returns the features unchanged."""
         return features
 
     def forward(self, state: Tensor) -> Tensor:
-        """Returns the state ``[*, state_dim]`` as it is."""
+        """Returns the state ``[*, state_dim]`` unchanged."""
         return self.project(self.features(state))

@@ -1,4 +1,4 @@
-"""GaussianPolicy: what acts in SAC from pixels, and all that is left of the method when training is over."""
+"""GaussianPolicy: the policy of SAC from pixels; after training nothing else of the method is needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mcurl_torchrl.modules.encoders import PixelEncoder, StateEncoder
 from mcurl_torchrl.modules.heads import GaussianHead, LatentProjection
 from mcurl_torchrl.modules.policy import Policy
-from mcurl_torchrl.transforms.cropping import center_crop
+from mcurl_torchrl.transforms import center_crop
 
 __all__ = ["GaussianPolicy"]
 
@@ -18,16 +18,16 @@ __all__ = ["GaussianPolicy"]
 class GaussianPolicy(Policy):
     """Encoder and actor: raw observations to actions in [-1, 1].
 
-    Images are cropped at their centre, go through the encoder's convolutions (which in training are the critic's too),
-    a linear layer with LayerNorm of the actor's own, and a :class:`~mcurl_torchrl.modules.GaussianHead`. Observations
-    without height and width (low-level states) go to the head as they are.
+    Images are cropped at their centre and go through the encoder's convolutions (in training the critic uses them too),
+    the actor's own linear layer with LayerNorm, and a :class:`~mcurl_torchrl.modules.GaussianHead`. Observations
+    without height and width (low-level states) go to the head unchanged.
 
     Args:
         observation_shape (sequence of int): ``[C, H, W]``, all frames of a stack together, or ``[D]``.
         action_dim (int): the size of an action.
 
     Keyword Args:
-        crop_size (int, optional): what is left of an image's height and width. Defaults to None: all of it.
+        crop_size (int, optional): an image's height and width after the crop. Defaults to None: no crop.
         num_layers, num_filters, feature_dim (int): the encoder's, as in :class:`~mcurl_torchrl.PixelEncoder`. Default
             to 4, 32 and 50.
         hidden_dim (int): the head's. Defaults to 1024.
@@ -74,7 +74,7 @@ class GaussianPolicy(Policy):
             if crop_size is None and height != width:
                 raise ValueError(f"images are {height}x{width}; give crop_size, the encoder takes squares")
             if crop_size is not None and not 1 <= crop_size <= min(height, width):
-                raise ValueError(f"crop_size={crop_size}; it must be between 1 and {min(height, width)}, the image's")
+                raise ValueError(f"crop_size={crop_size}; it must be between 1 and the image's {min(height, width)}")
             self.encoder = PixelEncoder(
                 channels,
                 height if crop_size is None else crop_size,

@@ -1,4 +1,4 @@
-"""What stands on latents in SAC: the actor's Gaussian head and the Q head."""
+"""The heads of SAC on latents: the actor's Gaussian head and the Q head."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["GaussianHead", "LatentProjection", "QHead", "orthogonal_linear"]
 
 
 def orthogonal_linear(in_features: int, out_features: int) -> nn.Linear:
-    """Makes a linear layer with orthogonal weights and no bias at first, as SAC from pixels starts."""
+    """Makes a linear layer with orthogonal weights and zero biases, as SAC from pixels starts."""
     linear = nn.Linear(in_features, out_features)
     nn.init.orthogonal_(linear.weight)
     nn.init.zeros_(linear.bias)
@@ -30,10 +30,10 @@ def _two_hidden_layers(in_features: int, hidden_dim: int, out_features: int) -> 
 
 
 class LatentProjection(nn.Sequential):
-    """Linear layer and LayerNorm from an encoder's features to a latent: what an actor has of its own.
+    """Linear layer and LayerNorm from an encoder's features to the actor's latent.
 
     Args:
-        num_features (int): the size of what the convolutions give.
+        num_features (int): the number of features that the convolutions give.
         feature_dim (int): the size of a latent.
 
     Examples:
@@ -50,7 +50,7 @@ class LatentProjection(nn.Sequential):
 
 
 class GaussianHead(nn.Module):
-    """Turns latents into location and scale of a Gaussian over actions, before these are squashed.
+    """Turns latents into location and scale of a Gaussian over actions, before tanh squashes the actions.
 
     The logarithm of the scale is squashed by tanh into its bounds (https://arxiv.org/abs/1910.01741).
 

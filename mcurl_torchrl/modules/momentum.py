@@ -14,17 +14,17 @@ __all__ = ["MomentumCopy"]
 class MomentumCopy(nn.Module):
     """A copy of a network that moves towards it: ``copy <- tau * network + (1 - tau) * copy``.
 
-    TorchRL's :class:`~torchrl.objectives.SoftUpdate` moves the targets that a loss module holds. A target encoder that
-    serves two losses, a critic's targets and the keys of a contrastive loss, belongs to neither: it is one of these.
+    It serves two losses at once: SAC's target critic and the keys of a contrastive loss. TorchRL's
+    :class:`~torchrl.objectives.SoftUpdate` moves only targets that one loss module holds, and the first update of
+    :class:`~torch.optim.swa_utils.AveragedModel` copies the network. Targets of one loss are moved by ``SoftUpdate``.
 
-    The copy takes no gradients. Its buffers, if any, are copied, not averaged.
+    The copy has no gradients. Its buffers, if any, are copied, not averaged.
 
     Args:
-        network (nn.Module): what to follow. It is not registered here: saving, moving and training it stays its
-            owner's.
+        network (nn.Module): the network to follow. It is not a submodule here: its owner saves, moves and trains it.
 
     Keyword Args:
-        tau (float): how far each :meth:`step` goes, in (0, 1].
+        tau (float): the part of the difference that each :meth:`step` takes away, in (0, 1].
 
     Raises:
         ValueError: on another ``tau``.
@@ -54,9 +54,8 @@ class MomentumCopy(nn.Module):
     def step(self) -> None:
         """Moves the copy towards the network."""
         network: nn.Module = self.__dict__["_network"]
-        target: list[Tensor] = list(self.copy.parameters())
-        if target:
-            torch._foreach_lerp_(target, list(network.parameters()), self.tau)
+        for target, source in zip(self.copy.parameters(), network.parameters(), strict=True):
+            target.lerp_(source, self.tau)
         for own, other in zip(self.copy.buffers(), network.buffers(), strict=True):
             own.copy_(other)
 

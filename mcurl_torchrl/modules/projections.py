@@ -1,4 +1,4 @@
-"""Projections: an encoder's features to the latents of a contrastive loss, and an encoder joined with one."""
+"""Projections of an encoder's features to the latents of a contrastive loss, and an encoder with such a projection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LinearProjection(nn.Sequential):
     """Linear layer and LayerNorm from an encoder's features to a latent, in PyTorch's initialisation.
 
     Args:
-        num_features (int): the size of what the convolutions give.
+        num_features (int): the number of features that the convolutions give.
         feature_dim (int): the size of a latent.
 
     Examples:
@@ -36,11 +36,11 @@ class LinearProjection(nn.Sequential):
 class CurlProjection(nn.Sequential):
     """The projection of CURL on Atari (https://arxiv.org/abs/2004.04136), as its authors' released code has it.
 
-    Linear layer, LayerNorm, ReLU, linear layer, LayerNorm. The norms have nothing to learn; weights start uniform in
+    Linear layer, LayerNorm, ReLU, linear layer, LayerNorm. The norms have no parameters; weights start uniform in
     [0, 1), biases at 0.
 
     Args:
-        num_features (int): the size of what the convolutions give.
+        num_features (int): the number of features that the convolutions give.
         hidden_dim (int): the width of the hidden layer. Defaults to 256.
         feature_dim (int): the size of a latent. Defaults to 128.
 
@@ -67,7 +67,7 @@ class CurlProjection(nn.Sequential):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws the weights anew."""
+        """Draws new weights."""
         for layer in self:
             if isinstance(layer, nn.Linear):
                 nn.init.uniform_(layer.weight)
@@ -75,14 +75,14 @@ class CurlProjection(nn.Sequential):
 
 
 class ProjectedEncoder(nn.Module):
-    """Puts a projection of one's own on the convolutions of another's encoder.
+    """An encoder whose own projection is replaced by another one.
 
-    So a contrastive loss trains a policy's convolutions through a projection that the policy never sees. Both are
-    shared, not copied; a projection that the encoder itself may have is left out.
+    With it a contrastive loss trains a policy's convolutions through a projection that the policy does not use. Encoder
+    and projection are shared, not copied.
 
     Args:
         encoder (nn.Module): an encoder with ``features()``, like :class:`~mcurl_torchrl.AtariEncoder`.
-        projection (nn.Module): features ``[*, num_features]`` to latents ``[*, feature_dim]``, which tells its
+        projection (nn.Module): features ``[*, num_features]`` to latents ``[*, feature_dim]``, with an attribute
             ``feature_dim``, like :class:`CurlProjection`.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The networks of Rainbow agents: noisy layers, the dueling categorical head, and what acts with them."""
+"""The network of Rainbow agents, and the policy that acts with it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from mcurl_torchrl.modules.dueling import DuelingHead
 from mcurl_torchrl.modules.encoders import AtariEncoder
 from mcurl_torchrl.modules.policy import Policy
 
-__all__ = ["ExpectedValues", "RainbowNetwork", "RainbowPolicy", "expected_value"]
+__all__ = ["RainbowNetwork", "RainbowPolicy", "expected_value", "refuse_another_support"]
 
 
 def expected_value(log_probabilities: Tensor, support: Tensor) -> Tensor:
     """Returns the mean ``[*]`` of distributions ``[*, N]`` over the N values of a support."""
-    # Not a matrix product, which autocast would round, and with it the choice of actions.
+    # Not a matrix product: autocast would round it, and rounding could change the choice of actions.
     return (log_probabilities.exp() * support).sum(-1)
 
 
 def refuse_another_support(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Refuses to load what was learned over other returns: the same weights would mean something else."""
+    """Refuses to load weights that were learned with another support: they would mean other returns."""
     ours, saved = module.get_buffer("support"), state.get(f"{prefix}support")
     if isinstance(saved, Tensor) and (ours.shape != saved.shape or not torch.equal(ours, saved.to(ours))):
-        raise ValueError(f"it was saved with returns of {_range(saved)}; this one has {_range(ours)}")
+        raise ValueError(f"the state was saved with returns of {_range(saved)}; this one has {_range(ours)}")
 
 
 def _range(support: Tensor) -> str:
@@ -33,20 +33,20 @@ def _range(support: Tensor) -> str:
 
 
 class RainbowNetwork(nn.Module):
-    """Encoder and head of a Rainbow agent (https://arxiv.org/abs/1710.02298): pixels to returns' distributions.
+    """Encoder and head of a Rainbow agent (https://arxiv.org/abs/1710.02298): pixels to distributions of returns.
 
-    The head stands on the convolutions' features. A contrastive loss that is given ``network.encoder``, alone or in a
-    :class:`~mcurl_torchrl.modules.ProjectedEncoder` with a projection of its own, trains the same convolutions.
+    The head takes the features of the convolutions. A contrastive loss that gets ``network.encoder``, alone or in a
+    :class:`~mcurl_torchrl.modules.ProjectedEncoder` with another projection, trains the same convolutions.
 
     Args:
-        encoder (AtariEncoder): or any encoder with ``features()`` and ``num_features``.
-        head (DuelingHead): the head on ``num_features``.
+        encoder (AtariEncoder): the encoder, or any other one with ``features()`` and ``num_features``.
+        head (DuelingHead): the head, which takes ``num_features`` features.
 
     Keyword Args:
         value_bounds (tuple of float): the lowest and the highest return. Defaults to (-10, 10).
 
     Attributes:
-        support (torch.Tensor): ``[num_atoms]``, the returns that a distribution is over.
+        support (torch.Tensor): ``[num_atoms]``, the returns to which a distribution gives probabilities.
 
     Examples:
         >>> import torch
@@ -86,59 +86,32 @@ class RainbowNetwork(nn.Module):
         return expected_value(self(pixels), self.support)
 
     def reset_noise(self, generator: torch.Generator | None = None) -> None:
-        """Draws new noise for every noisy layer, in place; does nothing where there is none."""
+        """Draws new noise for every noisy layer, in place; without noisy layers it does nothing."""
         self.head.reset_noise(generator)
 
 
-class ExpectedValues(nn.Module):
-    """Shows only the expected returns of a network: what :class:`~torchrl.modules.QValueActor` takes.
-
-    So a :class:`RainbowNetwork` can be trained by TorchRL's :class:`~torchrl.objectives.DQNLoss`.
-
-    Args:
-        network (RainbowNetwork): the network, shared, not copied.
-
-    Examples:
-        >>> import torch
-        >>> from torchrl.modules import QValueActor
-        >>> from torchrl.objectives import DQNLoss
-        >>> from mcurl_torchrl.modules.rainbow import ExpectedValues, RainbowPolicy
-        >>> network = RainbowPolicy([4, 84, 84], 6).network
-        >>> actor = QValueActor(ExpectedValues(network), in_keys=["pixels"], action_space="categorical")
-        >>> loss = DQNLoss(actor, action_space="categorical", double_dqn=True)
-    """
-
-    def __init__(self, network: RainbowNetwork) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Returns the expected return of each action, ``[*, num_actions]``."""
-        return self.network.values(pixels)
-
-
 class RainbowPolicy(Policy):
-    """What acts in Rainbow and data-efficient Rainbow: stacked frames to the index of the best action.
+    """The policy of Rainbow and data-efficient Rainbow: stacked frames to the index of the best action.
 
-    In training mode it acts, and ``policy.network`` learns, with the noise that :meth:`reset_noise` drew last; after
-    ``.eval()`` there is none. TorchRL's ``set_exploration_type`` changes nothing.
+    In training mode it acts, and ``policy.network`` learns, with the noise of the last :meth:`reset_noise`; after
+    ``.eval()`` there is no noise. TorchRL's ``set_exploration_type`` has no effect.
 
     Args:
         observation_shape (sequence of int): ``[C, H, W]``, all frames of a stack together.
-        num_actions (int): how many actions there are.
+        num_actions (int): the number of actions.
 
     Keyword Args:
         architecture (str): the encoder's, as in :class:`~mcurl_torchrl.AtariEncoder`. Defaults to ``"data_efficient"``.
         hidden_dim (int): the head's. Defaults to 256.
-        num_atoms (int): how many values a return may have. Defaults to 51.
+        num_atoms (int): the number of values that a return may have. Defaults to 51.
         value_bounds (tuple of float): the lowest and the highest of them. Defaults to (-10, 10).
-        sigma_init (float): the noise's at first. Defaults to 0.1.
-        noisy (bool): whether the head's layers are noisy; else :meth:`reset_noise` does nothing, and exploring is up to
-            ``epsilon``. Defaults to True.
-        dueling (bool): whether the head has a value and an advantage branch, or one. Defaults to True.
+        sigma_init (float): the initial scale of the noise. Defaults to 0.1.
+        noisy (bool): whether the head's layers are noisy. If False, :meth:`reset_noise` does nothing, and only
+            ``epsilon`` explores. Defaults to True.
+        dueling (bool): whether the head has a value and an advantage branch; False gives one branch. Defaults to True.
 
     Attributes:
-        settings (dict): what ``RainbowPolicy(**settings)`` builds the same network from; fit for JSON.
+        settings (dict): the arguments with which ``RainbowPolicy(**settings)`` builds the same network, as JSON.
 
     Examples:
         >>> import torch
@@ -193,20 +166,20 @@ class RainbowPolicy(Policy):
     def act_without_noise(
         self, pixels: Tensor, *, epsilon: float = 0.0, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Acts as in evaluation, whatever the mode: without noise, at random with probability ``epsilon``.
+        """Acts as in evaluation, in any mode: without noise, at random with probability ``epsilon``.
 
         Args:
             pixels (torch.Tensor): ``[*, C, H, W]``.
 
         Keyword Args:
-            epsilon (float): Defaults to 0, for which no random number is drawn.
-            generator (torch.Generator, optional): where random numbers come from.
+            epsilon (float): Defaults to 0; then no random number is drawn.
+            generator (torch.Generator, optional): the source of random numbers.
 
         Returns:
             Action indices ``[*]``.
 
         Raises:
-            ValueError: if ``epsilon`` is no probability.
+            ValueError: if ``epsilon`` is not a probability.
         """
         if not 0 <= epsilon <= 1:
             raise ValueError(f"epsilon={epsilon}; it must be between 0 and 1")

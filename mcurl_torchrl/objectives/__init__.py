@@ -1,8 +1,7 @@
 """Losses as TorchRL modules, the auxiliary tasks made of them, and their maths in functional.py."""
 
 from mcurl_torchrl.objectives.auxiliary_task import AuxiliaryTask, NoTask
-from mcurl_torchrl.objectives.categorical import project_distribution
-from mcurl_torchrl.objectives.categorical_dqn import CategoricalDQNLoss
+from mcurl_torchrl.objectives.categorical_dqn import CategoricalDQNLoss, project_distribution
 from mcurl_torchrl.objectives.contrastive import ContrastiveLoss
 from mcurl_torchrl.objectives.contrastive_task import ContrastiveTask
 from mcurl_torchrl.objectives.expected_dqn import ExpectedDQNLoss

@@ -1,4 +1,4 @@
-"""CategoricalDQNLoss: C51 with n-step returns and importance weights as a TorchRL loss module."""
+"""CategoricalDQNLoss: C51 with n-step returns and importance weights, and the projection of its targets."""
 
 from __future__ import annotations
 
@@ -6,59 +6,111 @@ import torch
 from torch import Tensor, nn
 
 from mcurl_torchrl.modules.rainbow import expected_value
-from mcurl_torchrl.objectives.categorical import project_distribution
-from mcurl_torchrl.objectives.noisy_targets import Comparison, NoisyTargetLoss, Transitions, choose
+from mcurl_torchrl.objectives.noisy_targets import NoisyTargetLoss, SampleLosses, Transitions, choose
 
-__all__ = ["CategoricalDQNLoss"]
+__all__ = ["CategoricalDQNLoss", "project_distribution"]
+
+
+def project_distribution(next_probabilities: Tensor, reward: Tensor, discount: Tensor, support: Tensor) -> Tensor:
+    """Projects the distribution of ``reward + discount * next_return`` onto the support (C51).
+
+    The probability of each shifted atom is divided between the two atoms around it, the nearer atom gets the larger
+    part; the probability of a shifted atom outside of the support goes to its end. See
+    https://arxiv.org/abs/1707.06887, algorithm 1.
+
+    For every atom the part of each shifted atom is computed, ``[B, N, N]`` in all; the algorithm of the paper searches
+    the neighbours of each shifted atom. So no probability is lost if a shifted atom is equal to an atom of the support,
+    and sums have the same order every time, on a GPU too.
+
+    Args:
+        next_probabilities (torch.Tensor): ``[B, N]``.
+        reward (torch.Tensor): ``[B, 1]``, the discounted sum of rewards up to the next observation.
+        discount (torch.Tensor): ``[B, 1]``, gamma to the power of the steps up to it; 0 after a terminal step.
+        support (torch.Tensor): ``[N]``, at least 2 atoms, rising and evenly spaced.
+
+    Returns:
+        ``[B, N]``, with the same sum over atoms as ``next_probabilities``.
+
+    Raises:
+        ValueError: on other shapes.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.objectives import project_distribution
+        >>> support = torch.linspace(-1, 1, 5)
+        >>> certain = torch.tensor([[0.0, 0.0, 0.0, 0.0, 1.0]])  # a return of 1
+        >>> project_distribution(certain, torch.tensor([[0.25]]), torch.tensor([[0.5]]), support)
+        tensor([[0.0000, 0.0000, 0.0000, 0.5000, 0.5000]])
+    """
+    count, num_atoms = next_probabilities.shape
+    # Without this check, a reward [B] with B = N would be used as one reward per atom.
+    for name, value, expected in (
+        ("reward", reward, (count, 1)),
+        ("discount", discount, (count, 1)),
+        ("support", support, (num_atoms,)),
+    ):
+        if value.shape != expected:
+            raise ValueError(f"{name} must be {list(expected)}; got {list(value.shape)}")
+    low, high = support[0], support[-1]
+    # In atoms from the lowest one, so that the distance between neighbours is exactly 1.
+    position = (reward + discount * support - low) * ((num_atoms - 1) / (high - low))
+    atoms = torch.arange(num_atoms, device=support.device, dtype=position.dtype)
+    distance = (position.clamp(0, num_atoms - 1).unsqueeze(1) - atoms.unsqueeze(1)).abs()  # [B, atom, shifted atom]
+    return (next_probabilities.unsqueeze(1) * (1 - distance).clamp(min=0)).sum(-1)
 
 
 class CategoricalDQNLoss(NoisyTargetLoss):
     """Learns the distribution of returns (C51, https://arxiv.org/abs/1707.06887) as Rainbow does.
 
-    The cross entropy between the distribution of the action taken and that of the n-step target, projected onto the
-    support. By double Q-learning the online network picks the next action, by expected return, and the target network
-    says what it is worth (https://arxiv.org/abs/1509.06461). See https://arxiv.org/abs/1710.02298 for the whole.
+    It is the cross entropy between the distribution of the action taken and the distribution of the n-step target,
+    projected onto the support. By double Q-learning the online network picks the next action, by expected return, and
+    the target network gives its distribution (https://arxiv.org/abs/1509.06461). The whole agent is described in
+    https://arxiv.org/abs/1710.02298.
 
-    In place of TorchRL's :class:`~torchrl.objectives.DistributionalDQNLoss`, which knows no n-step discounts per sample
-    and leaves the device.
+    TorchRL's :class:`~torchrl.objectives.DistributionalDQNLoss` cannot be used. It needs ``steps_to_next_obs``
+    ``[B, 1]``: with ``[B]``, which TorchRL's own ``MultiStep`` writes, it fails, and if B is the number of atoms it
+    computes wrong targets without an error. It divides by the sum of the importance weights, works in float32 only,
+    and reads numbers from the device at each call.
 
-    Nothing random happens here. Noisy layers: draw the online network's noise once per agent step
-    (``network.reset_noise()``), to act and learn with; the target's at each update (:meth:`reset_target_noise`). The
-    network has to be in training mode, or there is none. With plain layers both calls do nothing.
+    The loss draws no random numbers. Noisy layers: draw the online network's noise once per agent step
+    (``network.reset_noise()``), to act and learn with; draw the target's noise at each update
+    (:meth:`reset_target_noise`). The network must be in training mode, otherwise there is no noise. With plain layers
+    both calls do nothing.
 
-    Reads, from a batch ``[B]``: ``pixels`` and ``("next", "pixels")``, what the network takes; ``action``, integers
+    Reads, from a batch ``[B]``: ``pixels`` and ``("next", "pixels")``, the input of the network; ``action``, integers
     ``[B]`` or ``[B, 1]``; ``("next", "reward")``, the discounted sum of n rewards, and ``("next", "terminated")``, each
-    ``[B]`` or ``[B, 1]``; if they are there, ``steps_to_next_obs``, n, which may differ from sample to sample (else 1),
-    and ``priority_weight``, importance weights (else 1). ``set_keys`` changes these names; those under ``"next"`` stay
-    there. A truncated step bootstraps, so ``truncated`` and ``done`` are not read.
+    ``[B]`` or ``[B, 1]``. Two keys are optional: ``steps_to_next_obs``, n, which may differ between samples (default
+    1), and ``priority_weight``, importance weights (default 1). ``set_keys`` changes these names; names under
+    ``"next"`` stay there. A truncated step bootstraps, so ``truncated`` and ``done`` are not read.
 
     Writes into the batch ``td_error`` ``[B]``, each sample's cross entropy, for priorities. Returns ``loss_value``, the
-    mean of weight times cross entropy; without gradients ``q_mean``, the expected return of the actions taken, and
-    ``q_target_mean``, of what they should be. ``loss_value`` and not TorchRL's ``loss``: next to a
-    ``loss_contrastive`` it says whose it is, and trainers add up what starts with ``loss_``.
+    mean of weight times cross entropy; without gradients ``q_mean``, the mean expected return of the actions taken, and
+    ``q_target_mean``, the mean of their targets. The name is ``loss_value``, not TorchRL's ``loss``: trainers sum all
+    names that start with ``loss_``, and beside ``loss_contrastive`` the name tells the loss.
 
     Args:
         value_network (nn.Module): pixels to log-probabilities ``[B, num_actions, N]``, like
             :class:`~mcurl_torchrl.modules.RainbowNetwork`. The target network, ``target_value_network_params``, is a
-            copy of it, moved by :meth:`copy_to_target` (or TorchRL's :class:`~torchrl.objectives.SoftUpdate`).
+            copy of it; :meth:`copy_to_target` (or TorchRL's :class:`~torchrl.objectives.SoftUpdate`) moves it.
 
     Keyword Args:
-        support (torch.Tensor, optional): ``[N]``, the returns that a distribution is over, rising and evenly spaced.
-            Defaults to ``value_network.support``.
+        support (torch.Tensor, optional): ``[N]``, the returns to which a distribution gives probabilities, rising and
+            evenly spaced. Defaults to ``value_network.support``.
         gamma (float): the discount of one step, the same as the replay buffer's. Defaults to 0.99.
-        double (bool): whether the online network picks the next action; else the target network does. Defaults to True.
+        double (bool): whether the online network picks the next action; if False, the target network picks it.
+            Defaults to True.
         reduction (str): ``"mean"``, ``"sum"`` or ``"none"``. Defaults to ``"mean"``. With weights, the mean is
             ``mean(weight * l)``, as Rainbow has it; TorchRL's own losses divide by the sum of weights.
 
     Raises:
         ValueError: on settings out of range, and on shapes or dtypes that do not fit.
-        KeyError: on a missing key, with the keys that are there.
+        KeyError: on a missing key, with the keys of the batch.
 
     Examples:
         >>> import torch
         >>> from tensordict import TensorDict
-        >>> from mcurl_torchrl.modules.rainbow import RainbowPolicy
-        >>> from mcurl_torchrl.objectives.categorical_dqn import CategoricalDQNLoss
+        >>> from mcurl_torchrl import CategoricalDQNLoss
+        >>> from mcurl_torchrl.modules import RainbowPolicy
         >>> policy = RainbowPolicy([4, 84, 84], 6)
         >>> loss = CategoricalDQNLoss(policy.network)
         >>> def images():
@@ -86,12 +138,12 @@ class CategoricalDQNLoss(NoisyTargetLoss):
     ) -> None:
         super().__init__(value_network, support, gamma, double, reduction)
 
-    def _compare(self, transitions: Transitions) -> Comparison:
+    def _losses(self, transitions: Transitions) -> SampleLosses:
         target = self._target(transitions)
         chosen = choose(self._online(transitions.pixels), transitions.action)
         losses = -(target * chosen).sum(-1)
         value = expected_value(chosen.detach(), self.support)
-        return Comparison(losses, losses.detach(), value, (target * self.support).sum(-1))
+        return SampleLosses(losses, losses.detach(), value, (target * self.support).sum(-1))
 
     @torch.no_grad()
     def _target(self, transitions: Transitions) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the contrastive losses share: an online encoder, its momentum copy, and checking what comes in."""
+"""EncodingLoss: the base of the contrastive losses, an online encoder and its momentum copy."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from torchrl.objectives.common import LossModule
 from mcurl_torchrl.checks import check_choice, require
 from mcurl_torchrl.objectives.functional import REDUCTIONS
 
-__all__ = ["EncodingLoss", "call_with", "standing_in"]
+__all__ = ["EncodingLoss", "call_with", "replaced_params"]
 
 
 def call_with(params: TensorDictParams, network: nn.Module, inputs: Tensor) -> Tensor:
-    """Calls a network with these parameters in place of its own."""
-    with standing_in(params, network):
+    """Calls a network with the given parameters and buffers, not with its own."""
+    with replaced_params(params, network):
         return network(inputs)
 
 
 @contextlib.contextmanager
-def standing_in(params: TensorDictParams, network: nn.Module) -> Iterator[None]:
-    """Lets parameters and buffers stand in for a network's own, as ``params.to_module(network)`` does.
+def replaced_params(params: TensorDictParams, network: nn.Module) -> Iterator[None]:
+    """Replaces the parameters and buffers of a network for a while, as ``params.to_module(network)`` does.
 
-    For networks as small as Rainbow's, ``to_module`` takes as long as a layer; this is a quarter of it, and no tensor
-    is asked what it is. Under ``torch.compile`` it is tensordict's, which the compiler knows.
+    For networks as small as Rainbow's, ``to_module`` takes as long as a layer; this function takes a quarter of that,
+    because it does not check the tensors. Under ``torch.compile`` it calls ``to_module``, which the compiler knows.
     """
     if torch.compiler.is_compiling():
-        # Otherwise tensordict turns target parameters, while they stand in for a module's own, into parameters that
-        # require grad, and leaves them so.
+        # With preserve_module_state=True, tensordict turns target parameters into parameters that require grad, and
+        # leaves them so.
         with params.to_module(network, preserve_module_state=False):
             yield
         return
@@ -46,7 +46,7 @@ def standing_in(params: TensorDictParams, network: nn.Module) -> Iterator[None]:
 
 
 def _exchange(params: TensorDictBase, module: nn.Module, places: list[tuple[dict[str, Any], str, Any]]) -> None:
-    """Puts tensors in the place of a module's own, and notes what stood where."""
+    """Replaces a module's tensors, and adds each place and its own tensor to ``places``."""
     for name, value in params.items():
         if not isinstance(value, Tensor):
             _exchange(value, module._modules[name], places)  # type: ignore[arg-type]
@@ -59,9 +59,9 @@ def _exchange(params: TensorDictBase, module: nn.Module, places: list[tuple[dict
 class EncodingLoss(LossModule):
     """A loss with an encoder and, for the key side, its momentum copy.
 
-    The copy is ``target_encoder_network_params``, moved by :class:`~torchrl.objectives.SoftUpdate`. If a
-    ``target_encoder_network`` is given instead (the encoder of a target critic, say), that one encodes the keys; it
-    stays its owner's to move, save and put on a device.
+    The copy is ``target_encoder_network_params``; :class:`~torchrl.objectives.SoftUpdate` moves it. If a
+    ``target_encoder_network`` is given (for example the encoder of a target critic), it encodes the keys; its owner
+    updates it, saves it and puts it on a device.
     """
 
     encoder_network: nn.Module
@@ -79,7 +79,7 @@ class EncodingLoss(LossModule):
         self.reduction = check_choice("reduction", reduction, REDUCTIONS)
         shared = target_encoder_network is not None
         self.convert_to_functional(encoder_network, "encoder_network", create_target_params=not shared)
-        # Not a submodule: its parameters are not this loss's to train, move or save.
+        # Not a submodule: this loss must not train, move or save its parameters.
         self.__dict__["target_encoder_network"] = target_encoder_network
 
     def _forward_value_estimator_keys(self, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""ExpectedDQNLoss: TorchRL's DQN loss on expected returns, in the clothes of CategoricalDQNLoss."""
+"""ExpectedDQNLoss: TorchRL's DQN loss on expected returns, with the keys and calls of CategoricalDQNLoss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchrl.modules import QValueActor
 from torchrl.objectives import DQNLoss, ValueEstimators
 
 from mcurl_torchrl.modules.rainbow import expected_value
-from mcurl_torchrl.objectives.noisy_targets import Comparison, NoisyTargetLoss, Transitions
+from mcurl_torchrl.objectives.noisy_targets import NoisyTargetLoss, SampleLosses, Transitions
 
 __all__ = ["ExpectedDQNLoss"]
 
@@ -17,47 +17,48 @@ __all__ = ["ExpectedDQNLoss"]
 class ExpectedDQNLoss(NoisyTargetLoss):
     """Learns expected returns by squared TD errors (https://doi.org/10.1038/nature14236), with TorchRL's ``DQNLoss``.
 
-    In place of :class:`~mcurl_torchrl.CategoricalDQNLoss`: the same network, whose distributions are free but for their
-    means, the same keys and the same calls, so that Rainbow can be compared with and without learned distributions.
+    It takes the same network, keys and calls as :class:`~mcurl_torchrl.CategoricalDQNLoss`, so that Rainbow can be
+    compared with and without learned distributions. Only the means of the network's distributions are learned.
 
-    The values of the network, ``sum of probability * return``, go to TorchRL's :class:`~torchrl.objectives.DQNLoss`,
-    which takes those of the actions taken, bootstraps over ``steps_to_next_obs`` where not ``terminated``, and squares
-    the difference. What is not left to it:
+    The values of the network, ``sum of probability * return``, go to TorchRL's :class:`~torchrl.objectives.DQNLoss`. It
+    selects the values of the actions taken, bootstraps over ``steps_to_next_obs`` where not ``terminated``, and squares
+    the difference. This class does the rest:
 
-    - Which networks say what: as in ``CategoricalDQNLoss``. ``DQNLoss`` keeps buffers of its own, so that a network
-      moved to another device or dtype later would act with other noise than it learns with.
+    - It chooses the networks as ``CategoricalDQNLoss`` does. ``DQNLoss`` keeps its own buffers: a network that is moved
+      to another device or dtype later would act with other noise than it learns with.
     - Importance weights: ``mean(weight * l)``. ``DQNLoss`` divides by the sum of weights, and takes them only as
       ``[B]``.
     - Priorities: ``|TD error|``, ``[B]``, as prioritised replay has it (https://arxiv.org/abs/1511.05952). ``DQNLoss``
       writes its square.
-    - ``q_mean`` and ``q_target_mean``, which it does not tell.
+    - ``q_mean`` and ``q_target_mean``, which ``DQNLoss`` does not return.
 
-    Nothing random happens here; for noise see ``CategoricalDQNLoss``.
+    The loss draws no random numbers; for noise see ``CategoricalDQNLoss``.
 
-    Reads, from a batch ``[B]``: ``pixels`` and ``("next", "pixels")``, what the network takes; ``action``, integers
+    Reads, from a batch ``[B]``: ``pixels`` and ``("next", "pixels")``, the input of the network; ``action``, integers
     ``[B]`` or ``[B, 1]``; ``("next", "reward")``, the discounted sum of n rewards, and ``("next", "terminated")``, each
-    ``[B]`` or ``[B, 1]``; if they are there, ``steps_to_next_obs``, n, which may differ from sample to sample (else 1),
-    and ``priority_weight``, importance weights (else 1). ``set_keys`` changes these names; those under ``"next"`` stay
-    there. A truncated step bootstraps, so ``truncated`` and ``done`` are not read.
+    ``[B]`` or ``[B, 1]``. Two keys are optional: ``steps_to_next_obs``, n, which may differ between samples (default
+    1), and ``priority_weight``, importance weights (default 1). ``set_keys`` changes these names; names under
+    ``"next"`` stay there. A truncated step bootstraps, so ``truncated`` and ``done`` are not read.
 
     Writes into the batch ``td_error`` ``[B]``, for priorities. Returns ``loss_value``, the mean of weight times squared
-    TD error; without gradients ``q_mean``, the expected return of the actions taken, and ``q_target_mean``, of what
-    they should be.
+    TD error; without gradients ``q_mean``, the mean expected return of the actions taken, and ``q_target_mean``, the
+    mean of their targets.
 
     Args:
         value_network (nn.Module): pixels to log-probabilities ``[B, num_actions, N]`` of the returns in its
             ``support``, ``[N]``, like :class:`~mcurl_torchrl.modules.RainbowNetwork`. The target network,
-            ``target_value_network_params``, is a copy of it, moved by :meth:`copy_to_target` (or TorchRL's
-            :class:`~torchrl.objectives.SoftUpdate`).
+            ``target_value_network_params``, is a copy of it; :meth:`copy_to_target` (or TorchRL's
+            :class:`~torchrl.objectives.SoftUpdate`) moves it.
 
     Keyword Args:
         gamma (float): the discount of one step, the same as the replay buffer's. Defaults to 0.99.
-        double (bool): whether the online network picks the next action; else the target network does. Defaults to True.
+        double (bool): whether the online network picks the next action; if False, the target network picks it.
+            Defaults to True.
         reduction (str): ``"mean"``, ``"sum"`` or ``"none"``. Defaults to ``"mean"``.
 
     Raises:
         ValueError: on settings out of range, and on shapes or dtypes that do not fit.
-        KeyError: on a missing key, with the keys that are there.
+        KeyError: on a missing key, with the keys of the batch.
 
     Examples:
         >>> import torch
@@ -89,15 +90,15 @@ class ExpectedDQNLoss(NoisyTargetLoss):
         reader = QValueActor(nn.Identity(), in_keys=["values"], action_space="categorical")
         dqn = DQNLoss(reader, delay_value=False, reduction="none", action_space="categorical")
         dqn.make_value_estimator(ValueEstimators.TD0, gamma=gamma)
-        # The estimator rounds it to single precision; discounts have that of the steps, which is the network's.
+        # The estimator would round gamma to float32; the discounts have the dtype of the steps, which is the network's.
         dqn.value_estimator.gamma = torch.tensor(gamma, dtype=torch.float64)
-        # Not a submodule: it has nothing to save, and no discount must be rounded with the network.
+        # Not a submodule: it has no state to save, and moving the network to another dtype must not round gamma.
         self.__dict__["dqn"] = dqn
 
-    def _compare(self, transitions: Transitions) -> Comparison:
+    def _losses(self, transitions: Transitions) -> SampleLosses:
         values = expected_value(self._online(transitions.pixels), self.support)
         next_value = expected_value(self._best_next(transitions.next_pixels), self.support).unsqueeze(-1)
-        # In place of observations DQNLoss sees values; the next action is chosen already, so there is only its value.
+        # DQNLoss gets values, not observations; the next action is chosen already, so only its value is given.
         following = {
             "values": next_value,
             "reward": transitions.reward.to(values.dtype),
@@ -116,4 +117,4 @@ class ExpectedDQNLoss(NoisyTargetLoss):
         target = self.dqn.value_estimator.value_estimate(seen, next_value=next_value)
         losses = self.dqn(seen)["loss"]
         chosen = values.detach().gather(1, transitions.action)
-        return Comparison(losses, seen["td_error"].squeeze(-1).sqrt(), chosen.squeeze(-1), target.squeeze(-1))
+        return SampleLosses(losses, seen["td_error"].squeeze(-1).sqrt(), chosen.squeeze(-1), target.squeeze(-1))

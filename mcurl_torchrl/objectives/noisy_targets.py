@@ -1,4 +1,4 @@
-"""What the value losses share: reading transitions, double Q-learning, and a target network with noise of its own."""
+"""NoisyTargetLoss: the base of the value losses. It reads transitions and holds a target network with its own noise."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torchrl.objectives.common import LossModule
 
 from mcurl_torchrl.checks import check_choice, require
 from mcurl_torchrl.modules.rainbow import expected_value, refuse_another_support
-from mcurl_torchrl.objectives.encoding import call_with, standing_in
+from mcurl_torchrl.objectives.encoding import call_with, replaced_params
 from mcurl_torchrl.objectives.functional import REDUCTIONS
 
-__all__ = ["Comparison", "NoisyTargetLoss", "Transitions", "choose"]
+__all__ = ["NoisyTargetLoss", "SampleLosses", "Transitions", "choose"]
 
 
 class Transitions(NamedTuple):
-    """A batch of n-step transitions, checked: pixels ``[B, C, H, W]``, all else ``[B, 1]``."""
+    """A checked batch of n-step transitions: pixels ``[B, C, H, W]``, all other tensors ``[B, 1]``."""
 
     pixels: Tensor
     action: Tensor
@@ -32,8 +32,8 @@ class Transitions(NamedTuple):
     next_pixels: Tensor
 
 
-class Comparison(NamedTuple):
-    """How far values are from their targets, ``[B]`` each; only the losses have gradients."""
+class SampleLosses(NamedTuple):
+    """The losses, TD errors, values and targets of a batch, ``[B]`` each; only the losses have gradients."""
 
     losses: Tensor
     td_error: Tensor
@@ -48,11 +48,11 @@ def choose(log_probabilities: Tensor, action: Tensor) -> Tensor:
 
 
 class NoisyTargetLoss(LossModule):
-    """A loss of a network that gives distributions of returns; what a loss is, :meth:`_compare` says.
+    """A loss of a network that gives distributions of returns; subclasses compute it in :meth:`_losses`.
 
-    The target network is ``target_value_network_params``, moved by :meth:`copy_to_target` or
-    :class:`~torchrl.objectives.SoftUpdate`. Nothing random happens in the loss: noise is drawn by
-    ``value_network.reset_noise()``, to act and learn with, and by :meth:`reset_target_noise`.
+    The target network is ``target_value_network_params``; :meth:`copy_to_target` or
+    :class:`~torchrl.objectives.SoftUpdate` moves it. The loss draws no random numbers: ``value_network.reset_noise()``
+    draws the noise to act and learn with, :meth:`reset_target_noise` draws the target's.
     """
 
     @dataclass
@@ -87,18 +87,18 @@ class NoisyTargetLoss(LossModule):
         self.register_buffer("support", _check_support(value_network, support))
         self.register_load_state_dict_pre_hook(refuse_another_support)
         self.convert_to_functional(value_network, "value_network", create_target_params=True)
-        # TorchRL warns of targets that none of its updaters moves: copy_to_target() does.
+        # TorchRL warns if none of its updaters moves the targets; here copy_to_target() moves them.
         self._has_update_associated["value_network"] = True
         if hasattr(value_network, "reset_noise"):
-            self.reset_target_noise()  # the copy begins with the online network's
+            self.reset_target_noise()  # the copy starts with the noise of the online network
 
     def _forward_value_estimator_keys(self, **kwargs: Any) -> None:
         pass
 
     def _apply(self, fn: Callable[[Tensor], Tensor]) -> NoisyTargetLoss:
         super()._apply(fn)
-        # Moved to a device or a dtype, a loss keeps a network's parameters but makes new buffers: without this, the
-        # network would go on with noise of its own, left where it was.
+        # When a loss is moved to a device or a dtype, it keeps the network's parameters but makes new buffers. Without
+        # this loop the network would keep its old noise buffers.
         for path, module in self.value_network.named_modules():
             for name in module._buffers:
                 module._buffers[name] = self.value_network_params.get((*filter(None, path.split(".")), name))
@@ -106,7 +106,7 @@ class NoisyTargetLoss(LossModule):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """The keys that the loss needs; the steps to the next observation and the weights are optional."""
+        """The keys that the loss needs; ``steps_to_next_obs`` and ``priority_weight`` are optional."""
         keys = self.tensor_keys
         following = [("next", key) for key in (keys.pixels, keys.reward, keys.terminated)]
         return [unravel_key(key) for key in (keys.pixels, keys.action, *following)]
@@ -117,17 +117,17 @@ class NoisyTargetLoss(LossModule):
 
     @torch.no_grad()
     def copy_to_target(self) -> None:
-        """Makes the target network's parameters the online network's; its noise stays its own.
+        """Copies the online network's parameters to the target network, which keeps its own noise.
 
-        For exact steps call it when they come, ``if step % 2000 == 0``: TorchRL's ``HardUpdate`` counts its own calls
-        and, with an interval of n, copies at every (n + 1)-th.
+        Call it at the exact steps, ``if step % 2000 == 0``: TorchRL's ``HardUpdate`` counts its own calls and, with an
+        interval of n, copies at every (n + 1)-th call.
         """
         for name, parameter in self.value_network_params.items(True, True):
             if isinstance(parameter, nn.Parameter):
                 self.target_value_network_params.get(name).copy_(parameter)
 
     def reset_target_noise(self, generator: torch.Generator | None = None) -> None:
-        """Draws new noise for the target network; the online network's stays. Without noisy layers, does nothing.
+        """Draws new noise for the target network, not for the online network; without noisy layers it does nothing.
 
         Raises:
             TypeError: if the network has no ``reset_noise(generator)``.
@@ -135,13 +135,13 @@ class NoisyTargetLoss(LossModule):
         reset = getattr(self.value_network, "reset_noise", None)
         if reset is None:
             raise TypeError(f"{type(self.value_network).__name__} has no reset_noise(generator)")
-        with standing_in(self.target_value_network_params, self.value_network):
+        with replaced_params(self.target_value_network_params, self.value_network):
             reset(generator)
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Computes the loss of a batch ``[B]``."""
-        losses, td_error, value, target = self._compare(self._read(tensordict))
+        losses, td_error, value, target = self._losses(self._read(tensordict))
         tensordict.set(self.tensor_keys.priority, td_error)
         return TensorDict(
             {
@@ -151,7 +151,7 @@ class NoisyTargetLoss(LossModule):
             }
         )
 
-    def _compare(self, transitions: Transitions) -> Comparison:
+    def _losses(self, transitions: Transitions) -> SampleLosses:
         raise NotImplementedError
 
     def _read(self, tensordict: TensorDictBase) -> Transitions:
@@ -181,16 +181,16 @@ class NoisyTargetLoss(LossModule):
 
     def _online(self, pixels: Tensor) -> Tensor:
         """Returns log-probabilities ``[B, num_actions, N]``, with gradients."""
-        # The network itself, not its parameters in a copy: what learns is what acts, noise included.
+        # The network itself, not a copy with its parameters: the network that acts learns, with the same noise.
         return self._check(self.value_network(pixels), len(pixels))
 
     @torch.no_grad()
     def _best_next(self, next_pixels: Tensor) -> Tensor:
-        """Returns log-probabilities ``[B, N]``, the target network's, of the next action."""
+        """Returns the target network's log-probabilities ``[B, N]`` of the next action."""
         following = call_with(self.target_value_network_params, self.value_network, next_pixels)
         following = self._check(following, len(next_pixels))
-        judge = self._online(next_pixels) if self.double_dqn else following
-        return choose(following, expected_value(judge, self.support).argmax(-1, keepdim=True))
+        chooser = self._online(next_pixels) if self.double_dqn else following
+        return choose(following, expected_value(chooser, self.support).argmax(-1, keepdim=True))
 
     def _reduce(self, losses: Tensor, tensordict: TensorDictBase) -> Tensor:
         if tensordict.get(self.tensor_keys.priority_weight, None) is not None:
@@ -207,7 +207,7 @@ class NoisyTargetLoss(LossModule):
 
 
 def _check_support(network: nn.Module, given: Tensor | None) -> Tensor:
-    """Returns a copy of the support, the network's own where it has one."""
+    """Returns a copy of the support, the network's own if it has one."""
     own = getattr(network, "support", given)
     if not isinstance(own, Tensor):
         raise ValueError(f"{type(network).__name__} has no support: give support=, [N] returns")

@@ -1,11 +1,12 @@
-"""Saving a frame replay to a folder, a part at a time, so that a crash never costs what was saved before.
+"""The files of a saved frame replay: saved in parts, so that a crash never destroys an earlier state.
 
-The folder holds segments, files of rows in the order they were written, and manifests, small JSON files that each name
-the segments of one saved state. A save adds segments for the rows written since the last one, then puts its manifest in
-place in a single rename: until then the earlier manifest and all its segments stand untouched. Several manifests (say,
-of several checkpoints) share segments, so k saved states do not take k times the room. Segments that no manifest names
-are removed after a save; other people's files are left alone. All tensors are in the safetensors format, with checksums
-in the manifest: loading runs no code from the files, and a damaged one is noticed before anything is changed.
+The folder holds segments, files of rows in the order of writing, and manifests, small JSON files that each name the
+segments of one saved state. A save adds segments for the rows written since the last save, then puts its manifest in
+place with one rename: until then the earlier manifest and all its segments do not change. Several manifests (for
+example of several checkpoints) share segments, so that k saved states do not take k times the space. After a save,
+segments that no manifest names are removed; files of other programs are kept. All tensors are in the safetensors
+format, with checksums in the manifest: loading runs no code from the files, and finds a damaged file before it changes
+anything.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ __all__ = ["RowSegment", "SavedState", "decode_key", "encode_key", "layout_of", 
 
 _FORMAT = "mcurl_torchrl.FrameReplayBuffer"
 _VERSION = 2
-# Large enough for few files, small enough that saving and loading need little memory beside the buffer.
+# Large enough for few files, small enough that saving and loading need little extra memory.
 _SEGMENT_BYTES = 2**27
 _OUR_FILES = re.compile(r"\.?(rows|state)-[0-9a-f]{32}\.safetensors(\.part)?")
 
 
 @dataclass(frozen=True)
 class RowSegment:
-    """A file with the rows that each column took as its ``first`` up to, not including, its ``last``."""
+    """A file with rows of each column: those with the numbers from ``first`` up to, not including, ``last``."""
 
     file: str
     size: int
@@ -57,7 +58,7 @@ class RowSegment:
 
 
 def encode_key(key: NestedKey) -> str:
-    """Writes a key as JSON, the form it has in the files."""
+    """Writes a key as JSON, its form in the files."""
     return json.dumps([key] if isinstance(key, str) else list(key))
 
 
@@ -68,7 +69,7 @@ def decode_key(name: str) -> NestedKey:
 
 
 def layout_of(data: TensorDictBase) -> dict[str, Any]:
-    """Describes stored rows: how many, in how many columns, and the dtype and shape of each key."""
+    """Describes stored rows: their number, the number of columns, and the dtype and shape of each key."""
     keys = {key: data.get(key) for key in leaf_keys(data)}
     return {
         "rows": data.shape[0],
@@ -93,15 +94,15 @@ def save(
     """Saves rows and state as the manifest ``name`` in the folder ``path``.
 
     Args:
-        path (Path): the folder, made if need be.
+        path (Path): the folder; it is made if it does not exist.
         name (str): the manifest's name.
 
     Keyword Args:
         data (TensorDictBase, optional): the rows, None if there are none yet.
-        written (torch.Tensor): how many rows each column has ever taken.
-        known (list of RowSegment): segments in this folder that hold rows of this very buffer.
-        tensors (dict): the state that is not rows.
-        scalars (dict): more of it, JSON.
+        written (torch.Tensor): the number of rows that were ever written to each column.
+        known (list of RowSegment): segments in this folder that hold rows of this buffer.
+        tensors (dict): the tensors of the state besides the rows.
+        scalars (dict): the rest of the state, JSON.
 
     Returns:
         All segments that now hold rows of this buffer.
@@ -139,7 +140,7 @@ def _check_name(name: str) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keeps others that save to the same folder waiting; the lock goes with the process that holds it."""
+    """Locks the folder against other saves; the lock ends with the process that holds it."""
     folder = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -157,11 +158,11 @@ def _save_rows(path: Path, data: TensorDictBase, written: list[int], known: list
     kept = [segment for segment in known if any(last > old for last, old in zip(segment.last, oldest, strict=True))]
     if not all(_has_size(path / segment.file, segment.size) for segment in kept):
         kept = []
-    # A short last segment is written again together with what follows, so that frequent saves do not leave many files.
+    # A short last segment is written again together with the new rows, so that frequent saves do not leave many files.
     if kept and len(kept[-1]) < limit // 2:
         kept.pop()
-    # The row that was the newest at the last save may have changed since (an episode left without its end is closed
-    # later), so it is saved once more. In loading, later segments win.
+    # The newest row of the last save may have changed since then (an episode left without an end is closed later), so
+    # that it is saved again. On loading, later segments replace earlier ones.
     first = [max(last - 1, old) for last, old in zip(kept[-1].last, oldest, strict=True)] if kept else oldest
     parts = max(1, -((sum(written) - sum(first)) // -limit))
     for part in range(parts):
@@ -176,13 +177,13 @@ def _save_rows(path: Path, data: TensorDictBase, written: list[int], known: list
 
 
 def _flat_rows(first: list[int], last: list[int], ring: int) -> Tensor:
-    """Lists the flat rows in which the columns' rows number ``first`` to ``last`` lie, column after column."""
+    """Lists the flat rows of the rows with the numbers ``first`` to ``last``, column after column."""
     numbers = [torch.arange(begin, end) for begin, end in zip(first, last, strict=True)]
     return torch.cat([number % ring * len(first) + column for column, number in enumerate(numbers)])
 
 
 def _write_tensors(path: Path, stem: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Writes a file under a name that was never used; returns the name, the size and the checksum."""
+    """Writes a file under a new name; returns the name, the size and the checksum."""
     name = f"{stem}-{uuid.uuid4().hex}.safetensors"
     content = serialize({key: value.detach().cpu().contiguous() for key, value in tensors.items()})
     write_file(path / name, content)
@@ -190,13 +191,13 @@ def _write_tensors(path: Path, stem: str, tensors: dict[str, Tensor]) -> dict[st
 
 
 def _remove_unnamed(path: Path) -> None:
-    """Removes our files that no manifest in the folder names, also what killed saves left behind."""
+    """Removes files of this format that no manifest in the folder names, also those of killed saves."""
     named: set[str] = set()
     for file in path.glob("*.json"):
         try:
             manifest = json.loads(file.read_text())
         except ValueError:
-            return  # Perhaps a damaged manifest: what it names is not known, so everything stays.
+            return  # perhaps a damaged manifest: its files are not known, so all files stay
         if isinstance(manifest, dict) and manifest.get("format") == _FORMAT:
             named.update(entry["file"] for entry in (*manifest["segments"], manifest["state"]))
     for file in path.iterdir():
@@ -213,7 +214,7 @@ def _has_size(file: Path, size: int) -> bool:
 
 @dataclass(frozen=True)
 class SavedState:
-    """A saved state whose files were all found whole."""
+    """A saved state; all its files were checked."""
 
     path: Path
     layout: dict[str, Any] | None
@@ -222,11 +223,11 @@ class SavedState:
     scalars: dict[str, Any]
 
     def state(self, prefix: str) -> dict[str, Tensor]:
-        """Returns the saved tensors under a prefix, without it."""
+        """Returns the saved tensors whose names start with a prefix, under names without it."""
         return {name.removeprefix(prefix): value for name, value in self.tensors.items() if name.startswith(prefix)}
 
     def rows(self) -> Iterator[tuple[Tensor, dict[NestedKey, Tensor]]]:
-        """Yields flat rows and their values, in an order in which later ones replace earlier ones."""
+        """Yields flat rows and their values; later ones replace earlier ones."""
         assert self.layout is not None
         ring = self.layout["rows"]
         written = self.tensors["writer/written"]
@@ -239,7 +240,7 @@ class SavedState:
 
 
 def open_saved(path: Path, name: str) -> SavedState:
-    """Reads a manifest and checks that every file it names is there, whole and of the shape it should have.
+    """Reads a manifest and checks that each file in it exists, is whole and has the right shape.
 
     Raises:
         FileNotFoundError: if there is no such manifest, or a file is missing.
@@ -288,14 +289,14 @@ def _check_segment(path: Path, segment: RowSegment, layout: dict[str, Any]) -> N
 
 def _read_tensors(path: Path, file: str, size: int, crc32: int) -> dict[str, Tensor]:
     if file != os.path.basename(file):
-        raise ValueError(f"the manifest in {path} names {file!r}; all files must lie in the folder itself")
+        raise ValueError(f"the manifest in {path} names {file!r}; all files must be in the folder itself")
     if not (path / file).is_file():
         raise FileNotFoundError(f"the saved replay buffer is incomplete: {path / file} is missing")
     content = (path / file).read_bytes()
     if len(content) != size:
         raise ValueError(f"{path / file} was cut short or changed: it has {len(content)} bytes, {size} were saved")
     if zlib.crc32(content) != crc32:
-        raise ValueError(f"{path / file} is damaged: its content is not what was saved (another checksum)")
+        raise ValueError(f"{path / file} is damaged: the checksum of its content is not the saved one")
     try:
         return load(content)
     except SafetensorError as error:

@@ -1,4 +1,4 @@
-"""EpisodeSliceSampler: slices inside one episode, each equally likely, at a cost that does not grow with the buffer."""
+"""EpisodeSliceSampler: slices inside one episode, all equally likely; the cost does not grow with the buffer."""
 
 from __future__ import annotations
 
@@ -10,46 +10,52 @@ from torch import Tensor
 from torchrl.data.replay_buffers.storages import Storage
 
 from mcurl_torchrl.checks import check_count, leaf_keys
-from mcurl_torchrl.replay.layout import LAYOUT_KEYS, STEP_KEY, TRAJECTORY_KEY
-from mcurl_torchrl.replay.rows import Rows
-from mcurl_torchrl.replay.window_sampler import WindowSampler
-from mcurl_torchrl.replay.windows import EpisodeWindows, draw_uniform
+from mcurl_torchrl.replay.windows import (
+    LAYOUT_KEYS,
+    STEP_KEY,
+    TRAJECTORY_KEY,
+    EpisodeWindows,
+    Rows,
+    WindowSampler,
+    draw_uniform,
+)
 
 __all__ = ["EpisodeSliceSampler"]
 
-# Looked for, in this order, when no key is given. All that are present count as evidence.
+# The keys to search for, in this order, if no key is given. All keys that are found are used together.
 _TRAJ_KEYS: tuple[NestedKey, ...] = (("collector", "traj_ids"), "episode")
 _STEP_KEYS: tuple[NestedKey, ...] = ("step_count",)
 _END_KEYS: tuple[NestedKey, ...] = (("next", "done"),)
 
 
 class EpisodeSliceSampler(WindowSampler):
-    """Draws slices of consecutive rows of one episode; each valid slice is equally likely.
+    """Draws slices of consecutive rows of one episode; all valid slices are equally likely.
 
-    It stands in for :class:`~torchrl.data.SliceSampler` in any :class:`~torchrl.data.TensorDictReplayBuffer` and gives
+    It replaces :class:`~torchrl.data.SliceSampler` in any :class:`~torchrl.data.TensorDictReplayBuffer` and returns
     batches of the same form: flat ``[num_slices * slice_len]``, slice after slice. It differs in three ways. TorchRL
-    draws a trajectory first and a start inside it second, so a row of a long episode is seen less often than one of a
-    short episode; here every valid slice has the same probability. TorchRL looks at the whole storage after each write
-    and reads every key twice; here the cost depends on the batch alone. And a slice never crosses an episode's end, the
-    ring's seam or a gap, also right after ``loads``, and where a new collector starts its trajectory ids at 0 again
-    (store a step for that: it is what tells two episodes of one id apart).
+    draws a trajectory first and a start inside it second, so that it draws a row of a long episode less often than a
+    row of a short one; here all valid slices have the same probability. TorchRL reads the whole storage after each
+    write and reads every key twice; here the cost depends on the batch alone. And a slice never crosses an episode's
+    end, the ring's seam or a gap, also right after ``loads``, and also if a new collector starts its trajectory ids at
+    0 again (this needs a stored step, which differs between two episodes of one id).
 
     Args:
-        slice_len (int): the number of rows of a slice.
-        num_slices (int, optional): how many slices a batch has. Defaults to the batch size over ``slice_len``.
+        slice_len (int): the number of rows in a slice.
+        num_slices (int, optional): the number of slices in a batch. Defaults to the batch size over ``slice_len``.
 
     Keyword Args:
         traj_key (NestedKey, optional): an integer per row that is equal within an episode.
         step_key (NestedKey, optional): the row's number within its episode.
-        end_key (NestedKey, optional): a flag on an episode's last row.
-            With none of the three given, the storage of a :class:`~mcurl_torchrl.FrameReplayBuffer` is recognised, and
-            any other is searched for ``("collector", "traj_ids")`` or ``"episode"``, ``"step_count"`` and ``("next",
-            "done")``; whatever is there is used together.
+        end_key (NestedKey, optional): a flag on the last row of an episode.
+            If none of the three is given, the sampler recognises the storage of a
+            :class:`~mcurl_torchrl.FrameReplayBuffer`. In any other storage it searches for
+            ``("collector", "traj_ids")`` or ``"episode"``, ``"step_count"`` and ``("next", "done")``, and uses all that
+            it finds.
         num_frames (int): for storages of single frames. Above 1, each row comes with the ``num_frames - 1`` rows before
-            it, the episode's first row standing in for what would be earlier: what is read is then
-            ``[num_slices * slice_len, num_frames]``, and the buffer needs :class:`~mcurl_torchrl.StackFrames` as its
-            transform to make it ``[num_slices * slice_len]`` again. Defaults to 1.
-        truncated_key (NestedKey, optional): where a flag on the last row of each slice is written, as TorchRL does,
+            it (the episode's first row in place of rows from before the episode). A batch is then
+            ``[num_slices * slice_len, num_frames]``, and the buffer needs the transform
+            :class:`~mcurl_torchrl.StackFrames` to make it ``[num_slices * slice_len]`` again. Defaults to 1.
+        truncated_key (NestedKey, optional): the key of a flag on the last row of each slice, written as TorchRL does,
             with ``"done"`` and ``"terminated"`` beside it. None writes none of them. Defaults to
             ``("next", "truncated")``.
         init_key (NestedKey, optional): if the storage has this flag, it is set on the first row of each slice, as
@@ -57,7 +63,7 @@ class EpisodeSliceSampler(WindowSampler):
 
     Raises:
         ValueError: on sampling, if the batch size does not fit the slices.
-        RuntimeError: on sampling, if no episode is long enough; the longest one is named.
+        RuntimeError: on sampling, if no episode is long enough, with the length of the longest one.
         KeyError: on sampling, if the storage has none of the keys.
 
     Examples:
@@ -99,7 +105,7 @@ class EpisodeSliceSampler(WindowSampler):
         self.init_key = None if init_key is None else unravel_key(init_key)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor | tuple[Tensor, ...], dict[Any, Tensor]]:
-        """Draws slices; returns their storage index and the flags that go with them."""
+        """Draws slices; returns their storage index and the flags that the batch gets besides."""
         num_slices = self._count_slices(batch_size)
         rows = Rows(storage)
         windows = self.windows(rows)
@@ -110,7 +116,7 @@ class EpisodeSliceSampler(WindowSampler):
         return rows.to_index(flat), self._flags(rows, flat)
 
     def windows(self, rows: Rows) -> EpisodeWindows:
-        """Gathers what ``rows`` know of episodes."""
+        """Returns the windows in ``rows``, by the keys that tell episodes apart."""
         if self.traj_key is self.step_key is self.end_key is None:
             if all(map(rows.has, LAYOUT_KEYS)):
                 return EpisodeWindows(rows, traj_key=TRAJECTORY_KEY, step_key=STEP_KEY, unique_ids=True)
@@ -125,7 +131,7 @@ class EpisodeSliceSampler(WindowSampler):
         return EpisodeWindows(rows, traj_key=keys[0], step_key=keys[1], end_key=keys[2], seam=_find_seam(rows))
 
     def is_start(self, windows: EpisodeWindows, candidates: Tensor) -> Tensor:
-        """Tells at which of the flat rows a slice, with all the earlier frames that it needs, can start."""
+        """Tells at which flat rows a slice can start; the earlier frames that it needs must be stored too."""
         valid = windows.valid(candidates, self.slice_len)
         if self.num_frames > 1:
             survivors = valid.nonzero().squeeze(-1)
@@ -158,8 +164,8 @@ class EpisodeSliceSampler(WindowSampler):
             for name in ("truncated", "done", "terminated"):
                 key = name if isinstance(self.truncated_key, str) else (*self.truncated_key[:-1], name)
                 stored = rows.scalars(key)[newest] != 0 if rows.has(key) else torch.zeros_like(truncated)
-                # The cut at a slice's end is not the environment's doing, so it never sets "terminated"; and as in
-                # TorchRL, "truncated" marks this cut alone while "done" keeps the stored ends as well.
+                # The sampler cuts a slice at its end, not the environment, so the cut never sets "terminated". As in
+                # TorchRL, "truncated" marks this cut alone, and "done" keeps the stored ends too.
                 flag = {"truncated": truncated, "done": truncated | stored, "terminated": stored}[name]
                 info[key if name != "truncated" else self.truncated_key] = flag[:, None]
         if self.init_key is not None and rows.has(self.init_key):
@@ -172,13 +178,13 @@ class EpisodeSliceSampler(WindowSampler):
         longest = windows.longest()
         rows = windows.rows
         message = (
-            f"no slice of slice_len={self.slice_len} rows: the longest stretch of one episode in the buffer has "
+            f"no slice of slice_len={self.slice_len} rows: the longest run of rows of one episode in the buffer has "
             f"{longest} rows ({len(rows)} rows stored); use slice_len <= {longest} or collect longer episodes"
         )
         if self.num_frames > 1 and longest >= self.slice_len:
             message = (
-                f"no slice of slice_len={self.slice_len} rows whose num_frames={self.num_frames} stacks are whole: the "
-                f"{self.num_frames - 1} frames before each were overwritten; use a larger buffer"
+                f"no slice of slice_len={self.slice_len} rows with whole stacks of num_frames={self.num_frames}: the "
+                f"{self.num_frames - 1} frames before each slice were overwritten; use a larger buffer"
             )
         return message
 
@@ -205,8 +211,8 @@ class EpisodeSliceSampler(WindowSampler):
 def _find_seam(rows: Rows) -> int:
     """Returns the time of the oldest row.
 
-    The cursor of the buffer's writer says it, also after ``loads``, when what the storage remembers of its last write
-    is missing or out of date. A storage that nobody ever wrote to is a data set, which begins at row 0.
+    The cursor of the buffer's writer tells it, also after ``loads``, when the storage's own record of its last write is
+    missing or out of date. A storage without a write is a data set, which begins at row 0.
     """
     if not rows.is_full:
         return 0

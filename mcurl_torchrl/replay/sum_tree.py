@@ -7,24 +7,24 @@ from torch import Tensor
 
 __all__ = ["SumTree"]
 
-# Children per node. A wide node turns the walk down 17 binary levels (100k leaves) into 3 steps that each read one row
-# of 64 numbers for the whole batch: what such a walk costs is the number of torch calls, not the numbers added up.
+# Children per node. For 100k leaves a binary tree has 17 levels; with 64 children a search takes 3 steps, and each step
+# reads one row of 64 numbers for the whole batch. The number of torch calls is the cost, not the sums.
 _FAN_OUT = 64
-# However many weights there are, their sum stays finite.
+# The sum of any number of such weights is finite.
 _LARGEST = 1e200
 
 
 class SumTree:
-    """Non-negative weights that are drawn in proportion, and changed, in time logarithmic in their number.
+    """Non-negative weights; drawing an index in proportion and changing weights take logarithmic time.
 
-    TorchRL has a compiled segment tree, but its extension does not load on the torch version this package is tested
-    with; this one is plain torch, works on any device, and is used everywhere so that results do not depend on which
-    build is installed. Inner nodes are always recomputed from their children and never adjusted by differences, so
-    rounding errors do not build up over millions of updates. Sums are float64.
+    TorchRL has a compiled segment tree, but its extension does not load on the torch version with which this package is
+    tested. This tree is plain torch and works on any device. It is always used, so that results do not depend on the
+    installed build. Inner nodes are sums of their children, never adjusted by differences, so that rounding errors do
+    not grow over millions of updates. Sums are float64.
 
     Args:
-        size (int): how many weights there are; all start at 0.
-        device (torch.device, optional): where they live. Defaults to the CPU.
+        size (int): the number of weights; all start at 0.
+        device (torch.device, optional): the device of the weights. Defaults to the CPU.
 
     Examples:
         >>> import torch
@@ -41,7 +41,7 @@ class SumTree:
         if size < 1:
             raise ValueError(f"size={size}; a sum tree needs at least one weight")
         self.size = size
-        # From the leaves up, each level padded to whole nodes; the last level is the root's children.
+        # From the leaves up, each level padded to whole nodes; the last level holds the children of the root.
         self._levels: list[Tensor] = []
         nodes = size
         while True:
@@ -67,9 +67,9 @@ class SumTree:
         """Sets the weights at ``index`` and the sums above them.
 
         Args:
-            index (torch.Tensor): int64 of any shape. Where an index stands several times, the largest of its new
-                weights is taken, so that the result does not depend on the order of writing.
-            weight (torch.Tensor): as many finite, non-negative numbers, or one for all.
+            index (torch.Tensor): int64 of any shape. If an index occurs several times, the largest of its new weights
+                counts, so that the result does not depend on the order of writing.
+            weight (torch.Tensor): finite, non-negative numbers, one for each index or one for all.
 
         Raises:
             ValueError: on a weight that is negative, not a number or beyond 1e200; nothing is changed then.
@@ -88,7 +88,7 @@ class SumTree:
             raise IndexError(f"index {low if low < 0 else high} is outside of a sum tree of size {self.size}")
         leaves = self._levels[0].view(-1)
         nodes: Tensor | int = index
-        if index.numel() == 1:  # as after each agent step: a plain number spares gathering and scattering
+        if index.numel() == 1:  # as after each agent step: a plain number needs no gather and no scatter
             nodes = int(low)
             leaves[nodes] = abs(least)  # -0.0 is 0.0
         else:
@@ -99,15 +99,15 @@ class SumTree:
             level.view(-1)[nodes] = below[nodes].sum(-1)
 
     def find(self, mass: Tensor) -> Tensor:
-        """Returns for each number in ``[0, total)`` the index in whose stretch of the running sum it falls.
+        """Returns for each number in ``[0, total)`` the index whose interval of the running sum contains it.
 
-        An index of weight 0 is never returned, also where rounding puts a number at the very end of the sum.
+        It never returns an index of weight 0, even if rounding moves a number to the end of the sum.
         """
         remaining = mass.to(torch.float64)
         node = torch.zeros_like(mass, dtype=torch.int64)
         for level in reversed(self._levels):
             sums = level[node].cumsum(-1)
-            # Keeps the number inside of this node: between a parent and the sum of its children lies a rounding error.
+            # Keeps the number inside this node: a parent may differ from the sum of its children by a rounding error.
             below_end = torch.nextafter(sums[..., -1], torch.zeros_like(remaining))
             remaining = torch.minimum(remaining, below_end)
             child = torch.searchsorted(sums, remaining[..., None], right=True)[..., 0]
@@ -140,7 +140,7 @@ class SumTree:
 
 
 def _bounds(numbers: Tensor) -> tuple[float, float]:
-    """Returns the smallest and the largest number; not a number, if one of them is none."""
+    """Returns the smallest and the largest number; NaN if one of the numbers is NaN."""
     if numbers.numel() == 1:
         return numbers.item(), numbers.item()
     low, high = numbers.aminmax()

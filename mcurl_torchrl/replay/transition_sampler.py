@@ -1,4 +1,4 @@
-"""Which rows of a frame replay can start a transition, and drawing them: uniformly or by priority."""
+"""Samplers of the rows of a frame replay that start a transition: uniformly or by priority."""
 
 from __future__ import annotations
 
@@ -9,69 +9,18 @@ from torch import Tensor
 from torchrl.data.replay_buffers.storages import Storage
 
 from mcurl_torchrl.checks import check_count
-from mcurl_torchrl.replay.layout import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY
-from mcurl_torchrl.replay.rows import Rows
 from mcurl_torchrl.replay.sum_tree import SumTree
-from mcurl_torchrl.replay.window_sampler import WindowSampler
-from mcurl_torchrl.replay.windows import EpisodeWindows, all_valid, draw_uniform, draw_valid
+from mcurl_torchrl.replay.transitions import FrameTransitions
+from mcurl_torchrl.replay.windows import Rows, WindowSampler, all_valid, draw_uniform, draw_valid
 
-__all__ = ["FrameTransitions", "PrioritizedTransitionSampler", "TransitionSampler"]
-
-
-class FrameTransitions:
-    """The n-step transitions that can be made from the rows of a frame replay.
-
-    Args:
-        rows (Rows): rows laid out as :mod:`mcurl_torchrl.replay.layout` says.
-
-    Keyword Args:
-        num_frames (int): the frames of an observation.
-        n_step (int): the steps of a transition; fewer where the episode ends earlier.
-    """
-
-    def __init__(self, rows: Rows, *, num_frames: int, n_step: int) -> None:
-        self.rows = rows
-        self.num_frames = num_frames
-        self.n_step = n_step
-        self.windows = EpisodeWindows(rows, traj_key=TRAJECTORY_KEY, step_key=STEP_KEY, unique_ids=True)
-        self._trajectory = rows.scalars(TRAJECTORY_KEY)
-        self._step = rows.scalars(STEP_KEY)
-        self._final = rows.scalars(FINAL_KEY)
-
-    def steps_ahead(self, anchors: Tensor) -> Tensor:
-        """Counts the rows after each flat row that belong to its episode, up to ``n_step``."""
-        time, column = self.rows.split(anchors)
-        offsets = torch.arange(1, self.n_step + 1, device=anchors.device)
-        later = self.rows.join(time[:, None] + offsets, column[:, None])
-        same = self._trajectory[later] == self._trajectory[anchors][:, None]
-        # Around the ring the same episode may come again, older: its steps tell it apart.
-        same &= self._step[later] == self._step[anchors][:, None] + offsets
-        return same.sum(-1)
-
-    def valid(self, anchors: Tensor) -> Tensor:
-        """Tells which flat rows start a transition whose frames and whose n rewards, or the episode's end, exist."""
-        valid = self._trajectory[anchors] >= 0
-        ahead = self.steps_ahead(anchors)
-        time, column = self.rows.split(anchors)
-        ended = self._final[self.rows.join(time + ahead, column)]
-        valid &= (ahead > 0) & (ended | (ahead == self.n_step))
-        return valid & self.windows.history(anchors, self.num_frames - 1)[1]
-
-    def explain_empty(self) -> str:
-        """Says why there is no transition."""
-        needed = "1 later row" if self.n_step == 1 else f"{self.n_step} later rows"
-        return (
-            f"no transition can be drawn from {len(self.rows)} rows: it takes a row whose num_frames={self.num_frames} "
-            f"frames are there, and {needed} of its episode or the episode's end; the longest stretch of one episode "
-            f"has {self.windows.longest()} rows"
-        )
+__all__ = ["PrioritizedTransitionSampler", "TransitionSampler", "bind_sampler"]
 
 
 class TransitionSampler(WindowSampler):
     """Draws rows that start a transition, each with the same probability.
 
-    The transitions' shape (``num_frames``, ``n_step``) is that of the :class:`~mcurl_torchrl.FrameReplayBuffer` that
-    the sampler is given to.
+    The :class:`~mcurl_torchrl.FrameReplayBuffer` that gets the sampler decides the shape of the transitions
+    (``num_frames``, ``n_step``).
 
     Examples:
         >>> from mcurl_torchrl import FrameReplayBuffer
@@ -85,9 +34,9 @@ class TransitionSampler(WindowSampler):
     _is_bound = False
 
     def bind(self, num_frames: int, n_step: int) -> None:
-        """Takes a buffer's settings; a sampler serves one buffer."""
+        """Takes a buffer's settings; a sampler serves one buffer only."""
         if self._is_bound:
-            raise ValueError(f"this {type(self).__name__} serves a buffer already; give each buffer one of its own")
+            raise ValueError(f"this {type(self).__name__} serves a buffer already; give each buffer another sampler")
         self.num_frames, self.n_step, self._is_bound = num_frames, n_step, True
 
     def transitions(self, storage: Storage) -> FrameTransitions:
@@ -95,7 +44,7 @@ class TransitionSampler(WindowSampler):
         return FrameTransitions(Rows(storage), num_frames=self.num_frames, n_step=self.n_step)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor | tuple[Tensor, ...], dict[str, Tensor]]:
-        """Draws rows; returns their storage index and what goes with them into the batch."""
+        """Draws rows; returns their storage index and the values that the batch gets besides."""
         check_count("batch_size", batch_size)
         transitions = self.transitions(storage)
         anchors, info = self._draw(transitions, batch_size, self._rng)
@@ -131,22 +80,23 @@ class TransitionSampler(WindowSampler):
 class PrioritizedTransitionSampler(TransitionSampler):
     """Draws rows that start a transition in proportion to ``priority ** alpha`` (https://arxiv.org/abs/1511.05952).
 
-    A new row gets the largest priority seen so far, at first 1. Draws that cannot start a transition (yet) are drawn
-    again, so each valid row's probability is its share among the valid ones.
+    A new row gets the largest priority so far, at first 1. A row that cannot start a transition (yet) is replaced by
+    another draw, so the probability of a valid row is its share among the valid rows.
 
     TorchRL's :class:`~torchrl.data.PrioritizedSampler` needs a compiled extension that does not load on the torch
-    version this package is tested with, and it knows nothing of rows that cannot be drawn: hence this one, on a
-    :class:`~mcurl_torchrl.replay.SumTree` of its own.
+    version with which this package is tested, and it cannot exclude rows. This sampler uses a
+    :class:`~mcurl_torchrl.replay.SumTree`.
 
     Args:
         alpha (float): the exponent; 0 is uniform. Defaults to 0.5.
-        beta (float): how far importance weights correct for the unequal probabilities; 1 is in full. Set ``beta`` on
-            the sampler to anneal it. Defaults to 0.4.
+        beta (float): how far importance weights correct for the unequal probabilities, from 0 to 1 (in full). Set
+            ``beta`` on the sampler to anneal it. Defaults to 0.4.
 
-        eps (float): added to every priority, so that a transition whose loss was 0 once may be drawn again. Defaults
-            to 1e-8, as in TorchRL.
+    Keyword Args:
+        eps (float): added to every priority, so that a transition can be drawn again after a loss of 0. Defaults to
+            1e-8, as in TorchRL.
 
-    A batch has ``"priority_weight"``: ``p ** (-alpha * beta)`` divided by the batch's largest.
+    A batch has ``"priority_weight"``: ``p ** (-alpha * beta)`` divided by the largest one of the batch.
 
     Raises:
         ValueError: on a negative ``alpha`` or ``eps``, or a ``beta`` outside of [0, 1].
@@ -156,7 +106,7 @@ class PrioritizedTransitionSampler(TransitionSampler):
         >>> from torchrl.data import LazyTensorStorage
         >>> sampler = PrioritizedTransitionSampler(alpha=0.5, beta=0.4)
         >>> buffer = FrameReplayBuffer(storage=LazyTensorStorage(100), sampler=sampler, batch_size=4)
-        >>> sampler.beta = 0.7  # as training goes on
+        >>> sampler.beta = 0.7  # later in training
     """
 
     def __init__(self, alpha: float = 0.5, beta: float = 0.4, *, eps: float = 1e-8) -> None:
@@ -171,7 +121,7 @@ class PrioritizedTransitionSampler(TransitionSampler):
 
     @property
     def beta(self) -> float:
-        """How far importance weights correct, from 0 to 1."""
+        """The part of the unequal probabilities that importance weights correct, from 0 to 1."""
         return self._beta
 
     @beta.setter
@@ -181,7 +131,7 @@ class PrioritizedTransitionSampler(TransitionSampler):
         self._beta = value
 
     def make_tree(self, size: int, device: torch.device) -> None:
-        """Makes room for the weights of ``size`` rows; called by the buffer once its storage is there."""
+        """Makes the tree for ``size`` rows; the buffer calls it once its storage is allocated."""
         if self._tree is None:
             self._tree = SumTree(size, device)
 
@@ -197,7 +147,7 @@ class PrioritizedTransitionSampler(TransitionSampler):
         self.tree.update(index, torch.tensor(self._max_weight, dtype=torch.float64))
 
     def discard(self, index: Tensor) -> None:
-        """Takes rows that can never start a transition out of the draw."""
+        """Excludes rows that can never start a transition."""
         self.tree.update(index, torch.tensor(0.0))
 
     def update_priority(self, index: Any, priority: Any, *, storage: Storage | None = None) -> None:
@@ -210,7 +160,7 @@ class PrioritizedTransitionSampler(TransitionSampler):
         bad = ~(priority.isfinite() & (priority >= 0))
         if bad.any():
             raise ValueError(f"priorities must be finite and not negative; got {priority[bad][0].item()}")
-        # 0 ** 0 is 1: with alpha=0 all are equal, also those of priority 0.
+        # 0 ** 0 is 1: with alpha=0 all weights are equal, also for a priority of 0.
         weight = (priority + self.eps) ** self.alpha
         self.tree.update(torch.as_tensor(index, device=weight.device), weight)
         if weight.numel():
@@ -241,18 +191,18 @@ class PrioritizedTransitionSampler(TransitionSampler):
         )
         if anchors is None:
             return None, {}
-        # (N P(i)) ** -beta over the batch's largest: N and the sum of all priorities cancel.
+        # (N P(i)) ** -beta divided by the batch's largest: N and the sum of all priorities cancel out.
         weight = tree[anchors]
         weight = (weight / weight.min()) ** -self.beta
         return anchors, {"priority_weight": weight.float()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all weights, the largest one so far and beta."""
+        """Returns all weights, the largest weight so far, alpha and beta."""
         weights = torch.zeros(0, dtype=torch.float64) if self._tree is None else self._tree.weights.clone()
         return {"weights": weights, "max_weight": self._max_weight, "alpha": self.alpha, "beta": self.beta}
 
     def check_state(self, state_dict: dict[str, Any]) -> None:
-        """Makes sure that a saved state fits, before it is loaded; the weights in it are powers of alpha."""
+        """Makes sure that a saved state fits, before it is loaded; its weights are priorities to the power of alpha."""
         super().check_state(state_dict)
         if state_dict["alpha"] != self.alpha:
             raise ValueError(f"it was saved with alpha={state_dict['alpha']}; this one has alpha={self.alpha}")
@@ -264,7 +214,7 @@ class PrioritizedTransitionSampler(TransitionSampler):
         float(state_dict["max_weight"]), float(state_dict["beta"])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a state from :meth:`state_dict`."""
+        """Loads a state from :meth:`state_dict`."""
         weights = state_dict["weights"]
         if len(weights):
             self._tree = SumTree(len(weights), weights.device if self._tree is None else self._tree.total.device)
@@ -277,7 +227,7 @@ class PrioritizedTransitionSampler(TransitionSampler):
     def _explain_empty(self, transitions: FrameTransitions) -> str:
         valid = all_valid(len(transitions.rows), transitions.valid, transitions.rows.device)
         if valid.any():
-            return f"no transition can be drawn: the priorities of all {int(valid.sum())} that could be are 0"
+            return f"no transition can be drawn: the priorities of all {int(valid.sum())} valid rows are 0"
         return super()._explain_empty(transitions)
 
     def _empty(self) -> None:
@@ -287,3 +237,19 @@ class PrioritizedTransitionSampler(TransitionSampler):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(alpha={self.alpha}, beta={self.beta})"
+
+
+def bind_sampler(sampler: Any, num_frames: int, n_step: int) -> TransitionSampler:
+    """Returns the sampler of a buffer, after it got the shape of the buffer's transitions.
+
+    Raises:
+        TypeError: if it is not a sampler of transitions.
+        ValueError: if it serves another buffer.
+    """
+    if not isinstance(sampler, TransitionSampler):
+        raise TypeError(
+            f"sampler must be a TransitionSampler or a PrioritizedTransitionSampler; got {type(sampler).__name__}. "
+            f"For slices call .slices(num_slices=..., slice_len=...)"
+        )
+    sampler.bind(num_frames, n_step)
+    return sampler

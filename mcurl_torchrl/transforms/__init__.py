@@ -1,7 +1,7 @@
-"""What happens to sampled frames: stack, crop, mask."""
+"""Transforms of sampled frames: stack, crop, mask; their functions in functional.py."""
 
-from mcurl_torchrl.transforms.cropping import center_crop, crop, shift
 from mcurl_torchrl.transforms.crops import CenterCrop, RandomCrop, RandomShift
+from mcurl_torchrl.transforms.functional import center_crop, crop, shift
 from mcurl_torchrl.transforms.mask_observations import MaskObservations
 from mcurl_torchrl.transforms.stack_frames import StackFrames
 from mcurl_torchrl.transforms.views import KEY_VIEW, QUERY_VIEW, AugmentedViews

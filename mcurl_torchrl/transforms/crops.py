@@ -1,4 +1,4 @@
-"""RandomCrop, CenterCrop and RandomShift: TorchRL transforms that cut images."""
+"""RandomCrop, CenterCrop and RandomShift: TorchRL transforms that crop images."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torchrl.data import Bounded, Composite, TensorSpec
 from torchrl.envs.transforms import Transform
 
 from mcurl_torchrl.checks import check_choice, check_count, require
-from mcurl_torchrl.transforms.chance import RandomTransform
-from mcurl_torchrl.transforms.cropping import center_crop, crop, shift
+from mcurl_torchrl.transforms.functional import center_crop, crop, shift
+from mcurl_torchrl.transforms.random_transform import RandomTransform
 
 __all__ = ["CenterCrop", "RandomCrop", "RandomShift"]
 
@@ -21,13 +21,13 @@ _PER = ("sample", "slice")
 
 
 class _ImageTransform(Transform):
-    """A transform of images ``[*, C, H, W]`` under keys, or of a tensor alone."""
+    """A transform of images ``[*, C, H, W]`` in a tensordict, or of one tensor."""
 
     def __init__(self, in_keys: Sequence[NestedKey], out_keys: Sequence[NestedKey] | None) -> None:
         in_keys = [in_keys] if isinstance(in_keys, str) else list(in_keys)
         out_keys = list(in_keys) if out_keys is None else [out_keys] if isinstance(out_keys, str) else list(out_keys)
         if len(out_keys) != len(in_keys):
-            raise ValueError(f"out_keys={out_keys} must be as many as in_keys={in_keys}")
+            raise ValueError(f"out_keys={out_keys} must have the length of in_keys={in_keys}")
         super().__init__(in_keys=in_keys, out_keys=out_keys)
 
     def forward(self, tensordict: TensorDictBase | Tensor) -> TensorDictBase | Tensor:
@@ -51,7 +51,7 @@ class _ImageTransform(Transform):
         raise NotImplementedError
 
     def transform_observation_spec(self, observation_spec: TensorSpec) -> TensorSpec:
-        """Gives the transformed images' shapes."""
+        """Returns the spec of the transformed images."""
         if not isinstance(observation_spec, Composite):
             return self._transform_image_spec(observation_spec)
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
@@ -79,14 +79,14 @@ class CenterCrop(_ImageTransform):
     """Cuts the middle out of images, for acting and evaluation.
 
     Reads ``in_keys``, ``[*, C, H, W]`` of any dtype; writes ``out_keys``, ``[*, C, size, size]``. Works in an
-    environment, in a replay buffer, in ``Compose``, and on a tensor alone. (TorchRL's own needs torchvision.)
+    environment, in a replay buffer, in ``Compose``, and on a tensor. (TorchRL's own CenterCrop needs torchvision.)
 
     Args:
-        size (int): the side of the square that is left.
+        size (int): the side of the square that is kept.
 
     Keyword Args:
         in_keys (sequence of NestedKey): the images. Defaults to ``["pixels"]``.
-        out_keys (sequence of NestedKey, optional): where the crops go. Defaults to ``in_keys``.
+        out_keys (sequence of NestedKey, optional): the crops. Defaults to ``in_keys``.
 
     Raises:
         ValueError: if the images are smaller than ``size``.
@@ -140,12 +140,14 @@ class _RandomImageTransform(RandomTransform, _ImageTransform):
         return out.view(*lead, *out.shape[1:])
 
     def _repeats(self, lead: torch.Size) -> int:
-        """Says how many consecutive images share a place."""
+        """Returns the number of consecutive images that share a place."""
         if self.per == "sample":
             return 1
         if self.slice_len is not None:
             if lead.numel() % self.slice_len:
-                raise ValueError(f"{lead.numel()} images are no whole number of slices of slice_len={self.slice_len}")
+                raise ValueError(
+                    f"{lead.numel()} images are not a whole number of slices of slice_len={self.slice_len}"
+                )
             return self.slice_len
         if len(lead) < 2:
             raise ValueError(
@@ -168,20 +170,20 @@ class RandomCrop(_RandomImageTransform):
     of an image, so all frames of a stacked observation, are cut at the same place.
 
     Reads ``in_keys``, ``[*, C, H, W]`` of any dtype; writes ``out_keys``, ``[*, C, size, size]``. Works in a replay
-    buffer, in an environment, in ``Compose``, and on a tensor alone. For two views of the same images use two of them,
-    with other ``out_keys``: they draw independently.
+    buffer, in an environment, in ``Compose``, and on a tensor. For two views of the same images use two transforms with
+    different ``out_keys``: they draw independently.
 
     Args:
-        size (int): the side of the square that is left.
+        size (int): the side of the square that is kept.
 
     Keyword Args:
-        in_keys (sequence of NestedKey): the images; each key draws places of its own. Defaults to ``["pixels"]``.
-        out_keys (sequence of NestedKey, optional): where the crops go. Defaults to ``in_keys``.
+        in_keys (sequence of NestedKey): the images; places are drawn for each key. Defaults to ``["pixels"]``.
+        out_keys (sequence of NestedKey, optional): the crops. Defaults to ``in_keys``.
         per (str): ``"sample"``, a place per image, or ``"slice"``, one for all images of a slice. Defaults to
             ``"sample"``.
-        slice_len (int, optional): how long slices are, for ``per="slice"`` and flat batches. Defaults to the last
+        slice_len (int, optional): the length of a slice, for ``per="slice"`` and flat batches. Defaults to the last
             batch dimension.
-        generator (torch.Generator, optional): where random numbers come from. Defaults to torch's global one.
+        generator (torch.Generator, optional): the source of random numbers. Defaults to torch's global one.
 
     Raises:
         ValueError: if the images are smaller than ``size``, or ``per`` is unknown.
@@ -223,18 +225,18 @@ class RandomCrop(_RandomImageTransform):
 class RandomShift(_RandomImageTransform):
     """Moves images by some pixels at random, CURL's augmentation on Atari: crop, repeat the border, crop back.
 
-    A random square of ``H - 2 * margin`` is cut out (80 of 84), its border is repeated ``padding`` times (88), and a
-    random square of the images' own size is cut out of that (84).
+    A random square of side ``H - 2 * margin`` is cut out (80 of 84), its border is repeated ``padding`` times (88), and
+    a random square of the images' own size is cut out of the result (84).
 
     Reads ``in_keys``, ``[*, C, H, W]`` with H = W, of any dtype; writes ``out_keys`` of the same shape.
 
     Keyword Args:
-        margin (int): how much smaller the first crop is, on each side. Defaults to 2.
-        padding (int): how often the border is repeated. Defaults to 4.
+        margin (int): the number of pixels that the first crop removes on each side, on average. Defaults to 2.
+        padding (int): the number of times that the border is repeated. Defaults to 4.
         in_keys, out_keys, per, slice_len, generator: as in :class:`RandomCrop`.
 
     Raises:
-        ValueError: if images are not square, or the numbers do not give their size back.
+        ValueError: if images are not square, or if not ``0 <= margin <= padding``.
 
     Examples:
         >>> import torch

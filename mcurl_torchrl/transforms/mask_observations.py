@@ -11,7 +11,7 @@ from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor
 
 from mcurl_torchrl.checks import check_count, require
-from mcurl_torchrl.transforms.chance import RandomTransform
+from mcurl_torchrl.transforms.random_transform import RandomTransform
 
 __all__ = ["MaskObservations"]
 
@@ -19,35 +19,36 @@ __all__ = ["MaskObservations"]
 class MaskObservations(RandomTransform):
     """Hides a random part of the observations of the query view (https://arxiv.org/abs/2010.07470).
 
-    Each observation is hidden with probability ``mask_ratio``. Of the hidden ones, a part becomes all zeros, a part
-    another observation, and the rest stays as it is; all of them are to be reconstructed. An observation, all its
-    frames together, is hidden as a whole.
+    Each observation is hidden with probability ``mask_ratio``. One part of the hidden observations becomes all zeros,
+    one part becomes another observation, and the rest stays as it is; the loss asks for all of them. An observation is
+    hidden as a whole, with all its frames.
 
-    Reads ``in_key``, ``[*, C, H, W]``, the query view; writes ``out_key``, the same with some hidden, ``masked_key``,
-    bool ``[*]``, True where hidden, and ``zeroed_key``, bool ``[*]``, True where all zeros. What is read is not
-    changed. The key view is nobody's business here. Works in a replay buffer, in ``Compose`` and as a module.
+    Reads ``in_key``, ``[*, C, H, W]``, the query view; writes ``out_key``, the same with some observations hidden,
+    ``masked_key``, bool ``[*]``, True where hidden, and ``zeroed_key``, bool ``[*]``, True where all zeros. The tensor
+    under ``in_key`` is not changed in place, and the key view is not read. Works in a replay buffer, in ``Compose`` and
+    as a module.
 
     Args:
-        mask_ratio (float): the probability of being hidden.
+        mask_ratio (float): the probability that an observation is hidden.
 
     Keyword Args:
-        zero (float): of the hidden ones, the part that becomes zeros. Defaults to 0.8.
-        replace (float): the part that becomes another observation. Defaults to 0.1.
+        zero (float): the part of the hidden observations that becomes zeros. Defaults to 0.8.
+        replace (float): the part of them that becomes another observation. Defaults to 0.1.
         source (callable, optional): called with a number, returns that many observations drawn from the replay buffer,
             ``[n, C, h, w]``, like :meth:`FrameReplayBuffer.observations
             <mcurl_torchrl.FrameReplayBuffer.observations>`. Defaults to None: replacements then come from other slices
             of the batch.
-        augment (callable, optional): what to do to observations from ``source``, for example
-            :class:`~mcurl_torchrl.RandomCrop`: each gets a crop of its own. Defaults to nothing.
-        slice_len (int, optional): how long slices are, in a flat batch, so that replacements come from others. Defaults
-            to the last batch dimension; in a flat batch without it, each observation is its own slice.
+        augment (callable, optional): a transform of the observations from ``source``, for example
+            :class:`~mcurl_torchrl.RandomCrop`: each observation gets its own crop. Defaults to none.
+        slice_len (int, optional): the length of a slice in a flat batch: replacements come from other slices. Defaults
+            to the last batch dimension; in a flat batch without ``slice_len``, each observation is its own slice.
         in_key, out_key, masked_key, zeroed_key (NestedKey): default to ``("mcurl", "query_pixels")`` twice,
             ``("mcurl", "masked")`` and ``("mcurl", "zeroed")``.
-        generator (torch.Generator, optional): where random numbers come from. Defaults to torch's global one.
+        generator (torch.Generator, optional): the source of random numbers. Defaults to torch's global one.
 
     Raises:
-        ValueError: on probabilities outside of [0, 1] or whose sum is above 1, and on replacements of another shape.
-        KeyError: on a missing key, with the keys that are there.
+        ValueError: on probabilities outside [0, 1] or with a sum above 1, and on replacements of another shape.
+        KeyError: on a missing key, with the keys of the batch.
 
     Examples:
         >>> import torch
@@ -103,9 +104,9 @@ class MaskObservations(RandomTransform):
             )
         images = pixels.flatten(0, len(lead) - 1)
         masked = self._rand(len(images), images.device) < self.mask_ratio
-        fate = self._rand(len(images), images.device)
-        zeroed = masked & (fate < self.zero)
-        replaced = (masked & ~zeroed & (fate < self.zero + self.replace)).nonzero().squeeze(-1)
+        drawn = self._rand(len(images), images.device)
+        zeroed = masked & (drawn < self.zero)
+        replaced = (masked & ~zeroed & (drawn < self.zero + self.replace)).nonzero().squeeze(-1)
 
         hidden = images.clone()
         hidden.index_fill_(0, zeroed.nonzero().squeeze(-1), 0)
@@ -123,21 +124,21 @@ class MaskObservations(RandomTransform):
             others = self.augment(others)
         if others.shape[1:] != images.shape[1:] or others.dtype != images.dtype:
             raise ValueError(
-                f"replacements must be {images.dtype} {tuple(images.shape[1:])} like what they replace; "
+                f"replacements must be {images.dtype} {tuple(images.shape[1:])} like the observations of the batch; "
                 f"got {others.dtype} {tuple(others.shape[1:])}: give an augment that crops them"
             )
         return others
 
     def _others(self, replaced: Tensor, count: int, lead: torch.Size) -> Tensor:
-        """Draws for each a place in another slice; with one slice only, any other place."""
+        """Draws for each replaced observation a place in another slice; if there is one slice only, any other place."""
         length = self.slice_len or (lead[-1] if len(lead) > 1 else 1)
         if count % length:
-            raise ValueError(f"{count} observations are no whole number of slices of slice_len={length}")
+            raise ValueError(f"{count} observations are not a whole number of slices of slice_len={length}")
         if count == length:
             length = 1
         if count == 1:
             return replaced
-        # Going on from the slice's end, around the batch, every place of the other slices comes once.
+        # Counted from the slice's end around the batch, each number is one place of the other slices.
         number = self._randint(count - length, len(replaced), replaced.device)
         return ((replaced // length + 1) * length + number) % count
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchrl.envs.transforms import Transform
 
 from mcurl_torchrl.checks import check_choice, leaf_keys
-from mcurl_torchrl.replay.stacking import PADDINGS, stack_frames
+from mcurl_torchrl.stacking import PADDINGS, stack_frames
 
 __all__ = ["StackFrames"]
 
@@ -19,30 +19,29 @@ __all__ = ["StackFrames"]
 class StackFrames(Transform):
     """Rebuilds stacked observations in a replay buffer that stores single frames.
 
-    It goes with :class:`~mcurl_torchrl.EpisodeSliceSampler`, whose ``num_frames`` fetches each row together with the
-    rows before it, in any :class:`~torchrl.data.TensorDictReplayBuffer`. (:class:`~mcurl_torchrl.FrameReplayBuffer`
-    stacks by itself, and reads less.) In an environment use :class:`~torchrl.envs.CatFrames`.
+    It serves any :class:`~torchrl.data.TensorDictReplayBuffer` with an :class:`~mcurl_torchrl.EpisodeSliceSampler`,
+    which reads each row together with the rows before it (``num_frames``). (:class:`~mcurl_torchrl.FrameReplayBuffer`
+    needs no such transform, and reads less.) In an environment use :class:`~torchrl.envs.CatFrames`.
 
     Reads ``in_keys``, ``[*, K, C, H, W]`` where ``[*, K]`` is the batch size, and ``step_key``, ``[*, K]``; writes
-    ``out_keys``, ``[*, K * C, H, W]``, oldest frame first. All other entries are left with their newest row, so that
-    the batch size becomes ``[*]``.
+    ``out_keys``, ``[*, K * C, H, W]``, oldest frame first. All other entries keep only their newest row, so that the
+    batch size becomes ``[*]``.
 
     Args:
         num_frames (int): K, the frames of an observation.
 
     Keyword Args:
         in_keys (sequence of NestedKey): the frames. Defaults to ``["pixels"]``.
-        out_keys (sequence of NestedKey, optional): where the stacks go. Defaults to ``in_keys``.
-        padding (str): what stands for frames from before the episode: ``"repeat"``, its first frame, as DMControl
-            pipelines do, or ``"zeros"``, as Atari pipelines do. Defaults to ``"repeat"``.
-        step_key (NestedKey, optional): how many steps into its episode a row is. None takes the frames as they come,
-            which is right with ``padding="repeat"`` because the sampler already repeats the first row.
-            Defaults to None.
+        out_keys (sequence of NestedKey, optional): the stacks. Defaults to ``in_keys``.
+        padding (str): the frames from before the episode: ``"repeat"``, its first frame, as DMControl pipelines have
+            it, or ``"zeros"``, as Atari pipelines have it. Defaults to ``"repeat"``.
+        step_key (NestedKey, optional): the number of a row's step in its episode. None replaces no frame, which is
+            right with ``padding="repeat"`` because the sampler already repeats the first row. Defaults to None.
 
     Raises:
         ValueError: on an unknown padding, on ``padding="zeros"`` without a ``step_key``, or when the last batch
             dimension is not ``num_frames``.
-        KeyError: when a key is missing, with the keys that are there.
+        KeyError: when a key is missing, with the keys of the batch.
 
     Examples:
         >>> import torch
@@ -74,10 +73,10 @@ class StackFrames(Transform):
         if num_frames < 1:
             raise ValueError(f"num_frames={num_frames}; it must be at least 1")
         if check_choice("padding", padding, PADDINGS) == "zeros" and step_key is None:
-            raise ValueError("padding='zeros' needs a step_key, to know which frames lie before the episode")
+            raise ValueError("padding='zeros' needs a step_key: it tells which frames are from before the episode")
         out_keys = list(in_keys) if out_keys is None else list(out_keys)
         if len(out_keys) != len(in_keys):
-            raise ValueError(f"out_keys={out_keys} must be as many as in_keys={list(in_keys)}")
+            raise ValueError(f"out_keys={out_keys} must have the length of in_keys={list(in_keys)}")
         super().__init__(in_keys=list(in_keys), out_keys=out_keys)
         self.num_frames = num_frames
         self.padding = padding

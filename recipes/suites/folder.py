@@ -8,11 +8,11 @@ from typing import Any
 from command_line import BadCommand
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from suites.definition import Experiment, Suite
+from suites.provenance import current_commit, now
 from yaml import YAMLError
 
 from mcurl_torchrl.files import write_file
-from suites.definition import Experiment, Suite
-from suites.provenance import current_commit, now
 
 
 def note_start(suite: Suite) -> None:

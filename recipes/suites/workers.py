@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Literal
 
 from command_line import quoted
-
-from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, StopRequested
 from suites.definition import PlannedRun
 from suites.provenance import RECIPES, now
 from suites.state import clear_unsaved, look, read_result
+
+from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, StopRequested
 
 Status = Literal["waiting", "running", "elsewhere", "done", "failed", "refused", "stopped"]
 STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)  # exit codes of who was asked to stop, the last two very early

@@ -20,9 +20,9 @@ from torchrl.envs.utils import check_env_specs
 from torchrl.modules import QValueActor
 
 from mcurl_torchrl.envs.atari import make_atari_env
-from mcurl_torchrl.envs.atari_games import ATARI_100K_GAMES
-from mcurl_torchrl.envs.atari_simulator import AreaResize, BilinearResize
+from mcurl_torchrl.envs.atari_console import AreaResize, BilinearResize
 from mcurl_torchrl.replay import FrameReplayBuffer
+from tests.envs.games import ATARI_100K_GAMES
 from tests.envs.random_state import global_random_states_untouched
 from tests.envs.test_dmc import assert_same, play
 

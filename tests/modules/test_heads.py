@@ -1,4 +1,4 @@
-"""What stands on latents, and the copy that follows a network."""
+"""The heads of SAC, and the policy made of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from mcurl_torchrl.modules import GaussianHead, GaussianPolicy, LatentProjection, MomentumCopy, QHead, StateEncoder
+from mcurl_torchrl.modules import GaussianHead, GaussianPolicy, LatentProjection, QHead, StateEncoder
 
 
 def test_the_scale_stays_within_its_bounds():
@@ -56,21 +56,3 @@ def test_a_policy_crops_at_the_centre_and_squashes():
     edited = pixels.clone()
     edited[..., :2, :] = 0
     assert torch.equal(policy(edited), policy(pixels))  # what is outside of the crop is not seen
-
-
-def test_a_momentum_copy_follows_by_tau():
-    network = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    target = MomentumCopy(network, tau=0.05)
-    start = {name: value.clone() for name, value in target.copy.named_parameters()}
-    assert not any(value.requires_grad for value in target.parameters())
-    for value in network.parameters():
-        value.data.add_(torch.randn(value.shape))
-    network(torch.randn(8, 3))
-    target.step()
-    for name, value in network.named_parameters():
-        torch.testing.assert_close(dict(target.copy.named_parameters())[name], 0.05 * value + 0.95 * start[name])
-    assert torch.equal(target.copy[1].running_mean, network[1].running_mean)
-    assert set(target.state_dict()) == {f"copy.{name}" for name in network.state_dict()}  # not the network's own, too
-    for tau in (0, 1.5):
-        with pytest.raises(ValueError, match=f"tau={tau}"):
-            MomentumCopy(network, tau=tau)

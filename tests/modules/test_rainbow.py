@@ -9,6 +9,7 @@ import math
 
 import pytest
 import torch
+import torchrl.modules
 from torch import Tensor, nn
 from torchrl.envs import ExplorationType, set_exploration_type
 
@@ -57,6 +58,16 @@ class TestNoisyLinear:
                     total = total + weight * row[i]
                 torch.testing.assert_close(output[j], total)
 
+    def test_torchrls_layer_takes_no_generator_and_scales_the_bias_by_its_outputs(self) -> None:
+        """These two things are why the package has a layer of its own; in training mode sigmas learn in both."""
+        theirs = torchrl.modules.NoisyLinear(400, 100, std_init=0.1, use_exploration_type=False)
+        torch.testing.assert_close(theirs.weight_sigma.detach(), NoisyLinear(400, 100).weight_sigma.detach())
+        torch.testing.assert_close(theirs.bias_sigma.detach(), torch.full((100,), 0.1 / math.sqrt(100)))
+        assert list(inspect.signature(theirs.reset_noise).parameters) == []
+        with set_exploration_type(ExplorationType.DETERMINISTIC):  # as inside of a loss module
+            theirs(torch.ones(400)).sum().backward()
+        assert theirs.weight_sigma.grad.any()
+
     def test_noise_changes_only_when_drawn(self) -> None:
         layer, inputs = NoisyLinear(5, 4), torch.randn(2, 5)
         before, buffers = layer(inputs), noises(layer)
@@ -65,7 +76,7 @@ class TestNoisyLinear:
         layer.reset_noise()
         assert all(not torch.equal(value, buffers[name]) for name, value in noises(layer).items())
         assert not torch.equal(layer(inputs), before)
-        # In place: whoever holds the buffers sees the new noise.
+        # In place: every reference to the buffers sees the new noise.
         assert {name: value.data_ptr() for name, value in layer.named_buffers()} == addresses
 
     def test_no_noise_in_evaluation(self) -> None:
@@ -206,7 +217,7 @@ class TestPolicy:
         assert not torch.equal(policy(pixels), expected)
         before, state = noises(policy), torch.get_rng_state()
         assert torch.equal(policy.act_without_noise(pixels), expected)
-        assert torch.equal(torch.get_rng_state(), state)  # nobody's random numbers are drawn
+        assert torch.equal(torch.get_rng_state(), state)  # no random number is drawn
         assert policy.training and all(part.training for part in policy.modules())
         assert all(torch.equal(value, before[name]) for name, value in noises(policy).items())
         with pytest.raises(ValueError, match="pixels must be"):

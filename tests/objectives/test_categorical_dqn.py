@@ -19,7 +19,7 @@ from torchrl.objectives import SoftUpdate
 
 from mcurl_torchrl import ContextTransformer, FrameReplayBuffer, MaskedContrastiveLoss, PrioritizedTransitionSampler
 from mcurl_torchrl.modules.rainbow import RainbowPolicy
-from mcurl_torchrl.objectives.categorical import project_distribution
+from mcurl_torchrl.objectives import project_distribution
 from mcurl_torchrl.objectives.categorical_dqn import CategoricalDQNLoss
 from mcurl_torchrl.objectives.expected_dqn import ExpectedDQNLoss
 from mcurl_torchrl.objectives.noisy_targets import NoisyTargetLoss

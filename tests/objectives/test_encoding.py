@@ -1,4 +1,4 @@
-"""Parameters that stand in for a network's own."""
+"""A network with other parameters for a while."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictParams
 from torch import Tensor, nn
 
-from mcurl_torchrl.objectives.encoding import call_with, standing_in
+from mcurl_torchrl.objectives.encoding import call_with, replaced_params
 
 
 class Tied(nn.Module):
@@ -47,7 +47,7 @@ def test_the_same_as_tensordicts_own(network: nn.Module) -> None:
     assert torch.equal(params["norm", "num_batches_tracked"], counted)  # buffers moved where they stand
 
 
-def test_gradients_reach_what_stands_in_and_nothing_else(network: nn.Module) -> None:
+def test_gradients_reach_the_given_parameters_and_no_others(network: nn.Module) -> None:
     params = TensorDict.from_module(copy.deepcopy(network), as_module=True)
     call_with(params, network, torch.randn(5, 3)).sum().backward()
     assert params["scale"].grad is not None and params["first", "weight"].grad is not None
@@ -58,7 +58,7 @@ def test_gradients_reach_what_stands_in_and_nothing_else(network: nn.Module) -> 
 def test_a_network_gets_its_own_back(network: nn.Module, fails: bool) -> None:
     before = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     values = {name: value.clone() for name, value in before.items()}
-    with pytest.raises(RuntimeError) if fails else standing_in(others(network), network):
+    with pytest.raises(RuntimeError) if fails else replaced_params(others(network), network):
         call_with(others(network), network, torch.randn(5, 7 if fails else 3))
     after = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     assert after.keys() == before.keys()

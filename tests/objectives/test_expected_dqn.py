@@ -10,11 +10,11 @@ import inspect
 import pytest
 import torch
 from tensordict import TensorDict
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.modules import QValueActor
 from torchrl.objectives import DQNLoss, SoftUpdate
 
-from mcurl_torchrl.modules.rainbow import ExpectedValues
+from mcurl_torchrl.modules import RainbowNetwork
 from mcurl_torchrl.objectives.categorical_dqn import CategoricalDQNLoss
 from mcurl_torchrl.objectives.expected_dqn import ExpectedDQNLoss
 from tests.objectives.test_categorical_dqn import (
@@ -170,6 +170,17 @@ def test_updates_equal_those_in_plain_pytorch(size: int, double: bool) -> None:
 
 
 # -- next to its neighbours --------------------------------------------------------------------------------------------
+
+
+class ExpectedValues(nn.Module):
+    """The expected returns of a network, which ``QValueActor`` takes."""
+
+    def __init__(self, network: RainbowNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.network.values(pixels)
 
 
 @pytest.mark.parametrize("double", [True, False])

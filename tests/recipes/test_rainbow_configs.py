@@ -9,11 +9,11 @@ import torch
 from omegaconf import OmegaConf
 
 from mcurl_torchrl import AtariEncoder
-from mcurl_torchrl.envs.atari_games import ATARI_100K_GAMES
 from recipes import launch
 from recipes.command_line import group_choices
 from recipes.published_scores import published_scores, random_and_human_score
 from recipes.schema import RainbowRecipeConfig
+from tests.envs.games import ATARI_100K_GAMES
 from tests.recipes import running
 
 CONF = launch.config_folder("rainbow_mcurl")

@@ -10,13 +10,13 @@ import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ReadonlyConfigError
 
-from mcurl_torchrl.envs.atari_games import ATARI_100K_GAMES
 from recipes import launch
 from recipes.building import make_env
 from recipes.command_line import group_choices
 from recipes.published_scores import published_scores
 from recipes.sac_mcurl import make_agent, make_replay
 from recipes.schema import SACRecipeConfig
+from tests.envs.games import ATARI_100K_GAMES
 from tests.recipes.running import settings
 
 TASKS = [

@@ -36,7 +36,7 @@ def save_and_die(folder: Path, countdown: int) -> None:
         return call
 
     class HalfWritten(io.FileIO):
-        """A file that is written in two halves, with a chance to die in between."""
+        """A file that is written in two halves, between which the process may die."""
 
         def write(self, content: Any) -> int:
             middle = len(content) // 2

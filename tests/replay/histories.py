@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage
 
 from mcurl_torchrl import FrameReplayBuffer, PrioritizedTransitionSampler
-from mcurl_torchrl.replay.rows import Rows
+from mcurl_torchrl.replay.windows import Rows
 from tests.replay.plain import PlainReplay, Step
 
 GAMMA = 0.9

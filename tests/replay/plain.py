@@ -162,5 +162,5 @@ class PlainReplay:
         return found
 
     def longest(self) -> int:
-        """Returns the length of the longest stretch of one episode."""
+        """Returns the length of the longest run of rows of one episode."""
         return max(len(episode) for column in range(self.num_columns) for episode in self._episodes(column).values())

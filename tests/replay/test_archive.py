@@ -445,7 +445,7 @@ class TestFaults:
         content = bytearray(file.read_bytes())
         content[-7] ^= 1
         file.write_bytes(content)
-        self.refuses(saved, ValueError, f"{file.name} is damaged: its content is not what was saved")
+        self.refuses(saved, ValueError, f"{file.name} is damaged: the checksum of its content is not the saved one")
 
     def rewrite_state(self, saved: Path, change) -> None:
         """Changes the saved state and signs it anew, as somebody who means it would."""
@@ -525,7 +525,7 @@ class TestFaults:
     @pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/hostname"])
     def test_a_manifest_that_points_elsewhere(self, saved: Path, name: str) -> None:
         self.edit(saved, lambda manifest: manifest["segments"][0].update(file=name))
-        self.refuses(saved, ValueError, "must lie in the folder itself")
+        self.refuses(saved, ValueError, "must be in the folder itself")
 
     def test_no_code_is_run(self, saved: Path, tmp_path: Path) -> None:
         class Evil:

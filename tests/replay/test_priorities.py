@@ -127,7 +127,7 @@ def test_all_priorities_zero() -> None:
     buffer = prioritized(100)
     buffer.extend(make_episode(3))
     buffer.update_priority(torch.arange(3), torch.zeros(3))
-    with pytest.raises(RuntimeError, match="no transition can be drawn: the priorities of all 3 that could be are 0"):
+    with pytest.raises(RuntimeError, match="no transition can be drawn: the priorities of all 3 valid rows are 0"):
         buffer.sample()
 
 

@@ -17,7 +17,7 @@ from torchrl.data import (
 )
 
 from mcurl_torchrl import EpisodeSliceSampler, StackFrames
-from mcurl_torchrl.replay.rows import Rows
+from mcurl_torchrl.replay.windows import Rows
 
 TRAJ, DONE = ("collector", "traj_ids"), ("next", "done")
 
@@ -143,7 +143,7 @@ def test_batched_environments() -> None:
     assert set(slices["obs"][:, 0].tolist()) <= expected
 
 
-def test_a_data_set_that_nobody_wrote_to() -> None:
+def test_a_data_set_without_a_write() -> None:
     buffer = TensorDictReplayBuffer(
         storage=TensorStorage(steps([6, 6])), sampler=EpisodeSliceSampler(slice_len=4), batch_size=40
     )
@@ -219,7 +219,7 @@ def test_asking_changes_no_random_numbers() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_generator_is_the_only_source_of_chance() -> None:
+def test_all_random_numbers_come_from_the_generator() -> None:
     before = torch.get_rng_state()
     draws = []
     for _ in range(2):
@@ -240,20 +240,20 @@ class TestBadInput:
         buffer = make_stock(100, slice_len=32)
         buffer.extend(steps([10, 17, 3]))
         assert not buffer.can_sample(64)
-        with pytest.raises(RuntimeError, match="slice_len=32 rows: the longest stretch of one episode .* has 17 rows"):
+        with pytest.raises(RuntimeError, match="slice_len=32 rows: the longest run .* one episode .* has 17 rows"):
             buffer.sample()
 
     def test_longer_than_the_buffer(self) -> None:
         buffer = make_stock(16, slice_len=32)
         buffer.extend(steps([60], cut_last=True)[:16])
-        with pytest.raises(RuntimeError, match="the longest stretch of one episode in the buffer has 16 rows"):
+        with pytest.raises(RuntimeError, match="the longest run of rows of one episode in the buffer has 16 rows"):
             buffer.sample()
 
     def test_stacks_that_can_never_be_whole(self) -> None:
         buffer = make_stock(10, slice_len=9, num_frames=4)
         for part in steps([40]).split(10):
             buffer.extend(part)
-        with pytest.raises(RuntimeError, match="num_frames=4 stacks are whole"):
+        with pytest.raises(RuntimeError, match="with whole stacks of num_frames=4"):
             buffer.sample(9)
 
     def test_empty(self) -> None:
@@ -291,7 +291,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match=f"{name}=0; it must be at least 1"):
             EpisodeSliceSampler(**{"slice_len": 4, name: 0})
 
-    def test_batched_data_that_nobody_wrote(self) -> None:
+    def test_batched_data_without_a_write(self) -> None:
         buffer = TensorDictReplayBuffer(
             storage=TensorStorage(torch.stack([steps([10])] * 3, 1), ndim=2),
             sampler=EpisodeSliceSampler(slice_len=2),

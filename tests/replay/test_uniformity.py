@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
 
 from mcurl_torchrl import EpisodeSliceSampler
-from mcurl_torchrl.replay.rows import Rows
+from mcurl_torchrl.replay.windows import Rows
 from tests.replay.episodes import make_buffer, make_episode, make_episodes
 
 # One very long and many short episodes: where drawing the episode first goes wrong.

@@ -213,12 +213,12 @@ class TestContracts:
             make()(TensorDict({"image": torch.zeros(3, 8, 8)}))
         with pytest.raises(ValueError, match=r"takes images \[\*, C, H, W\]; got shape \(8, 8\)"):
             make()(torch.zeros(8, 8))
-        with pytest.raises(ValueError, match="must be as many as in_keys"):
+        with pytest.raises(ValueError, match="must have the length of in_keys"):
             make(in_keys=["a"], out_keys=["a", "b"])
 
 
 @pytest.mark.parametrize("make", [TRANSFORMS[0], TRANSFORMS[2]], ids=[IDS[0], IDS[2]])
-def test_a_generator_is_the_only_source_of_chance(make) -> None:
+def test_all_random_numbers_come_from_the_generator(make) -> None:
     images = torch.randint(256, (50, 3, 8, 8), dtype=torch.uint8)
     before = torch.get_rng_state()
     first, second = (make(generator=torch.Generator().manual_seed(1)) for _ in range(2))
@@ -236,7 +236,7 @@ def test_bad_input() -> None:
         RandomCrop(84, per="batch")
     with pytest.raises(ValueError, match="per='slice' needs images"):
         RandomCrop(84, per="slice")(torch.zeros(4, 3, 84, 84))
-    with pytest.raises(ValueError, match="10 images are no whole number of slices of slice_len=4"):
+    with pytest.raises(ValueError, match="10 images are not a whole number of slices of slice_len=4"):
         RandomCrop(84, per="slice", slice_len=4)(torch.zeros(10, 3, 84, 84))
     with pytest.raises(ValueError, match="size=0; it must be at least 1"):
         RandomCrop(0)

@@ -149,7 +149,7 @@ def test_keys_of_ones_own() -> None:
     assert (out["hidden"][out["a", "zero"]] == 0).all()
 
 
-def test_a_generator_is_the_only_source_of_chance() -> None:
+def test_all_random_numbers_come_from_the_generator() -> None:
     before = torch.get_rng_state()
     first, second = (MaskObservations(0.5, generator=torch.Generator().manual_seed(1)) for _ in range(2))
     assert (first(make_batch()) == second(make_batch())).all()
@@ -177,7 +177,7 @@ def test_bad_input() -> None:
         MaskObservations(0.5)(TensorDict({"pixels": torch.zeros(3)}, [3]))
     with pytest.raises(ValueError, match="give an augment that crops them"):
         MaskObservations(1.0, zero=0.0, replace=1.0, source=lambda n: torch.zeros(n, 2, 9, 9))(make_batch())
-    with pytest.raises(ValueError, match="no whole number of slices of slice_len=7"):
+    with pytest.raises(ValueError, match="not a whole number of slices of slice_len=7"):
         MaskObservations(1.0, zero=0.0, replace=1.0, slice_len=7)(make_batch(2, 10))
     with pytest.raises(RuntimeError, match="not for environments"):
         MaskObservations(0.5)._reset(None, None)

@@ -74,7 +74,7 @@ def test_bad_input() -> None:
         StackFrames(0)
     with pytest.raises(ValueError, match="padding='zeros' needs a step_key"):
         StackFrames(3, padding="zeros")
-    with pytest.raises(ValueError, match="must be as many as in_keys"):
+    with pytest.raises(ValueError, match="must have the length of in_keys"):
         StackFrames(3, in_keys=["a"], out_keys=["a", "b"])
     with pytest.raises(ValueError, match=r"needs 4 rows in the last batch dimension.*got batch size \[2, 5, 3\]"):
         StackFrames(4)(make_batch())

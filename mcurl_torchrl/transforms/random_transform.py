@@ -1,4 +1,4 @@
-"""Transforms that draw random numbers, from a generator that survives pickling."""
+"""RandomTransform: a transform that draws random numbers, from a generator that can be pickled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["RandomTransform"]
 
 
 class RandomTransform(Transform):
-    """A transform with a generator of its own, or torch's global one."""
+    """A transform that draws random numbers from its own generator, or from torch's global one."""
 
     generator: torch.Generator | None = None
 
@@ -27,7 +27,7 @@ class RandomTransform(Transform):
         return torch.randint(below, (count,), generator=self.generator, device=source).to(device)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A generator cannot be pickled; its state can.
+        # A generator cannot be pickled, but its state can.
         state = super().__getstate__()
         generator = state.pop("generator", None)
         state["_generator_state"] = None if generator is None else (str(generator.device), generator.get_state())

@@ -1,4 +1,4 @@
-"""An Atari console and the resizing of its screen; imported only where ale_py is needed."""
+"""An Atari console and the resizing of its screens; only this module imports ale_py when it is loaded."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ WEIGHT_BITS = 11  # OpenCV's weights are multiples of 1 / 2048
 class Console:
     """Plays one game: no-ops at its start, repeated actions, the per-pixel maximum of the last two raw frames.
 
-    Screens are uint8 [C, H, W] of the console's own size. Actions are numbers of the game's minimal action set; none is
-    ever repeated at random. Games started after :meth:`seed` depend on the seed and the actions alone.
+    Screens are uint8 [C, H, W] of the console's own size. Actions are numbers of the game's minimal action set; no
+    action is repeated at random. Games started after :meth:`seed` depend on the seed and the actions alone.
 
     Args:
         rom (Path): The game's ROM.
         frame_skip (int): How often each action is taken.
         max_noops (int): The largest number of no-ops, drawn uniformly from 0, at a game's start.
-        max_emulator_frames (int): After how many raw frames a game is cut, its no-ops included.
+        max_emulator_frames (int): The number of raw frames, no-ops included, after which a game is cut.
         grayscale (bool): Whether screens have one channel rather than three.
     """
 
@@ -31,14 +31,14 @@ class Console:
     ) -> None:
         ALEInterface.setLoggerMode(LoggerMode.Error)
         self._ale = ALEInterface()
-        self._ale.setInt("random_seed", 0)  # of no effect without sticky actions; the default is the time of day
+        self._ale.setInt("random_seed", 0)  # no effect without sticky actions; the default is the time of day
         self._ale.setFloat("repeat_action_probability", 0.0)
         self._ale.setInt("frame_skip", 1)
         self._ale.setBool("color_averaging", False)
         self._ale.setInt("max_num_frames_per_episode", max_emulator_frames)
         self._ale.loadROM(rom)
-        # Several games (Assault, KungFuMaster) begin differently after having been played: ALE's reset is that of the
-        # console's switch, which keeps memory. Loading the ROM again would do too, but takes 100 ms.
+        # Several games (Assault, KungFuMaster) begin differently once they were played: ALE's reset is the console's
+        # reset switch, which keeps the memory. Loading the ROM again would also help, but takes 100 ms.
         self._switched_on = self._ale.cloneSystemState()
         self._actions = self._ale.getMinimalActionSet()
         self._frame_skip = frame_skip
@@ -59,12 +59,12 @@ class Console:
 
     @property
     def lives(self) -> int:
-        """How many lives are left; always 0 in games without lives."""
+        """The number of lives left; always 0 in games without lives."""
         return self._ale.lives()
 
     @property
     def game_over(self) -> bool:
-        """Whether the game has come to its own end."""
+        """Whether the game has ended by its own rules."""
         return self._ale.game_over(with_truncation=False)
 
     @property
@@ -74,11 +74,11 @@ class Console:
 
     @property
     def finished(self) -> bool:
-        """Whether the game is over or cut: only a new one can go on."""
+        """Whether the game is over or cut; then only a new game can be played."""
         return self._ale.game_over(with_truncation=True)
 
     def seed(self, seed: int) -> None:
-        """Makes the next new game the seed's first one; a game under way goes on until then."""
+        """Makes the next new game the first game of the seed; a running game goes on until then."""
         self._generator = np.random.default_rng(seed)
         self._switch_on = True
 
@@ -123,9 +123,9 @@ class Console:
 class BilinearResize:
     """Resizes uint8 images [C, H, W] bilinearly without antialiasing, as OpenCV's ``INTER_LINEAR`` does.
 
-    Published Atari results are from frames so resized; shrinking an Atari screen gives the same bits, enlarging may
-    differ by 1. Whole numbers all the way: the same frames on every machine, and in one thread, where torch would split
-    this little work over all of them and wait.
+    Published Atari results use frames that are resized this way. Shrinking an Atari screen gives the same bits as
+    OpenCV, enlarging may differ by 1. All arithmetic is in whole numbers, so that every machine gives the same frames.
+    It is numpy, which uses one thread: torch would split this small work over all threads and wait for them.
 
     Args:
         height (int): The images' height.
@@ -134,7 +134,7 @@ class BilinearResize:
 
     Examples:
         >>> import numpy as np
-        >>> from mcurl_torchrl.envs.atari_simulator import BilinearResize
+        >>> from mcurl_torchrl.envs.atari_console import BilinearResize
         >>> image = np.array([[[0, 100], [100, 200]]], np.uint8)
         >>> BilinearResize(2, 2, 4)(image)[0, 0].tolist()
         [0, 25, 75, 100]
@@ -156,7 +156,7 @@ class BilinearResize:
 
 
 def _neighbours(source: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the two source pixels of each result's pixel and their weights; beyond the border, the border's pixel."""
+    """Returns the two source pixels of each result pixel and their weights; beyond the border, the border pixel."""
     center = ((np.arange(size) + 0.5) * (source / size) - 0.5).clip(0, source - 1).astype(np.float32)
     first = center.astype(np.int64)
     fraction = center - first.astype(np.float32)  # OpenCV's precision: the last bit decides some roundings
@@ -165,10 +165,10 @@ def _neighbours(source: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 class AreaResize:
-    """Shrinks uint8 images [C, H, W]: a result's pixel is the mean of what it covers, parts of pixels by their share.
+    """Shrinks uint8 images [C, H, W]: a result pixel is the mean of the area that it covers, in parts of pixels too.
 
-    What OpenCV calls ``INTER_AREA``. Nothing of a screen is left out, however small the result is; bilinearly, a line
-    between the two rows that a result's row is made of is not seen at all. Whole numbers all the way, as in
+    OpenCV calls this ``INTER_AREA``. Every screen pixel counts, however small the result is; bilinear resizing does not
+    see a line between the rows that it reads. All arithmetic is in whole numbers, as in
     :class:`BilinearResize`; a half is rounded up.
 
     Args:
@@ -181,7 +181,7 @@ class AreaResize:
 
     Examples:
         >>> import numpy as np
-        >>> from mcurl_torchrl.envs.atari_simulator import AreaResize
+        >>> from mcurl_torchrl.envs.atari_console import AreaResize
         >>> image = np.array([[[0, 100, 200]] * 3], np.uint8)
         >>> AreaResize(3, 3, 2)(image)[0, 0].tolist()  # (0 + 100 / 2) / 1.5
         [33, 167]
@@ -189,10 +189,10 @@ class AreaResize:
 
     def __init__(self, height: int, width: int, size: int) -> None:
         if size > min(height, width):
-            raise ValueError(f"size={size} is more than the images have, {height}x{width}; this only shrinks")
+            raise ValueError(f"size={size} is larger than the images, {height}x{width}; AreaResize only shrinks")
         self._area = height * width
         self._size = size
-        # Where each result's pixel begins and ends: after so many whole pixels, and so many parts, 1/size, of the next.
+        # The edges of each result pixel: a number of whole pixels, and a number of parts, 1/size each, of the next one.
         self._rows, self._row_parts = np.divmod(np.arange(size + 1) * height, size)
         self._columns, self._column_parts = np.divmod(np.arange(size + 1) * width, size)
         self._row_parts = self._row_parts[:, np.newaxis]
@@ -204,7 +204,7 @@ class AreaResize:
         return ((totals + self._area // 2) // self._area).astype(np.uint8)
 
     def _totals(self, values: np.ndarray, axis: int, whole: np.ndarray, parts: np.ndarray) -> np.ndarray:
-        """Sums what lies between two edges, in parts of a pixel."""
+        """Sums the pixels between neighbouring edges, in parts of a pixel."""
         nothing = np.zeros_like(values.take([0], axis), np.int64)
         before = np.concatenate([nothing, np.cumsum(values, axis, np.int64)], axis)
         up_to = before.take(whole, axis) * self._size + values.take(whole, axis, mode="clip") * parts

@@ -1,4 +1,4 @@
-"""Cropping images by indexing: one gather, any device, no torchvision."""
+"""Crops and shifts of images in functions without state: one gather, any device, no torchvision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["center_crop", "crop", "shift"]
 
 
 def crop(images: Tensor, top: Tensor, left: Tensor, size: int) -> Tensor:
-    """Cuts a square out of each image, at a place of its own.
+    """Cuts a square out of each image, each at its own place.
 
     Args:
         images (torch.Tensor): ``[N, C, H, W]`` of any dtype.
@@ -32,16 +32,16 @@ def crop(images: Tensor, top: Tensor, left: Tensor, size: int) -> Tensor:
 
 
 def shift(images: Tensor, top: Tensor, left: Tensor, size: int, padding: int, down: Tensor, right: Tensor) -> Tensor:
-    """Cuts a square out of each image, repeats its border, and cuts a square of the image's own size out of that.
+    """Cuts a square out of each image, repeats its border, and cuts a square of the image's own size out of the result.
 
-    No padded rows are ever made: to repeat a border's row is to read it again.
+    Padded rows are not stored: a repeated row of the border is read again.
 
     Args:
         images (torch.Tensor): ``[N, C, H, H]`` of any dtype.
         top (torch.Tensor): ``[N]``, the first row of the first square.
         left (torch.Tensor): ``[N]``, its first column.
         size (int): its side.
-        padding (int): how often its border is repeated.
+        padding (int): the number of times that its border is repeated.
         down (torch.Tensor): ``[N]``, the first row of the second square.
         right (torch.Tensor): ``[N]``, its first column.
 
@@ -62,7 +62,7 @@ def shift(images: Tensor, top: Tensor, left: Tensor, size: int, padding: int, do
 def _planes(images: Tensor) -> Tensor:
     """Views images ``[N, C, H, W]`` as planes ``[N, P, H, W, c]`` that are contiguous in memory.
 
-    An image is C planes of numbers or, with the channels last in memory, one plane of pixels.
+    An image is C planes of numbers; with the channels last in memory it is one plane of pixels.
     """
     if images.is_contiguous(memory_format=torch.channels_last):
         return images.permute(0, 2, 3, 1).unsqueeze(1)
@@ -77,16 +77,16 @@ def _images(planes: Tensor) -> Tensor:
 def _cut(planes: Tensor, rows: Tensor, left: Tensor, width: int) -> Tensor:
     """Reads rows ``[N, R]`` of planes ``[N, P, H, W, c]`` from column ``left`` ``[N]`` on: ``[N, P, R, width, c]``."""
     number, count, height, columns, depth = planes.shape
-    # Any stretch of so many numbers in memory is a row of this view; rows may overlap, so that it costs nothing. What
-    # is cut is then one index_select, which copies whole stretches (2.5 times faster than indexing pixel by pixel).
-    stretch = width * depth
-    stretches = planes.as_strided((max(planes.numel() - stretch + 1, 0), stretch), (1, 1))
+    # Every piece of memory of this length is a row of the view; rows overlap, so that the view needs no memory. One
+    # index_select then copies whole pieces, 2.5 times faster than indexing pixel by pixel.
+    length = width * depth
+    pieces = planes.as_strided((max(planes.numel() - length + 1, 0), length), (1, 1))
     plane = torch.arange(number * count, device=planes.device).view(number, count, 1) * height
     start = ((plane + rows.unsqueeze(1)) * columns + left.view(-1, 1, 1)) * depth
-    return stretches.index_select(0, start.flatten()).view(number, count, -1, width, depth)
+    return pieces.index_select(0, start.flatten()).view(number, count, -1, width, depth)
 
 
 def center_crop(images: Tensor, size: int) -> Tensor:
-    """Cuts the middle out of images ``[*, H, W]``; where it cannot be in the middle, half a pixel up and left of it."""
+    """Cuts the middle out of images ``[*, H, W]``; if it is between two places, the upper and left one."""
     top, left = ((side - size) // 2 for side in images.shape[-2:])
     return images[..., top : top + size, left : left + size]

@@ -1,4 +1,4 @@
-"""FrameReplayBuffer: what comes out of what was put in, under threads, and what it refuses."""
+"""FrameReplayBuffer: its samples of known steps, prefetching threads, and refusals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ListStorage, Slic
 from torchrl.envs import Transform
 
 from mcurl_torchrl import FrameReplayBuffer, PrioritizedTransitionSampler
-from mcurl_torchrl.replay.rows import Rows
+from mcurl_torchrl.replay.windows import Rows
 from tests.replay.episodes import frames_of, make_buffer, make_episode, make_episodes, numbers_in
 
 
@@ -208,7 +208,7 @@ class TestCost:
             looked_at.append(read)
         assert looked_at[1] < 1.1 * looked_at[0]
 
-    def test_keys_that_nobody_asked_for_are_not_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_other_keys_are_not_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         buffer = make_buffer(extra_keys=["skill"])
         slices = buffer.slices(num_slices=2, slice_len=3)
         buffer.extend(make_episode(5).set("skill", torch.arange(5)))
@@ -366,7 +366,7 @@ class TestBadInput:
         self.refuses(buffer, ValueError, r"batch size \[time\] .* ndim=1; got \[1, 3\]", make_episode(3)[None])
         with pytest.raises(ValueError, match=r"\[environments, time\] .* ndim=2; got \[3\]"):
             make_buffer(ndim=2).extend(make_episode(3))
-        with pytest.raises(ValueError, match=r"one step must have batch size \[\] .* got \[3\]"):
+        with pytest.raises(ValueError, match=r"add takes steps of batch size \[\] .* got \[3\]"):
             buffer.add(make_episode(3))
 
     def test_wrong_shapes(self, buffer: FrameReplayBuffer) -> None:
@@ -440,7 +440,7 @@ class TestBadInput:
             buffer.extend(make_episode(3)[:0])
 
     def test_slices_longer_than_every_episode(self, buffer: FrameReplayBuffer) -> None:
-        with pytest.raises(RuntimeError, match="slice_len=32 rows: the longest stretch .* has 6 rows"):
+        with pytest.raises(RuntimeError, match="slice_len=32 rows: the longest run .* has 6 rows"):
             buffer.slices(num_slices=2, slice_len=32).sample()
 
     def test_nothing_to_draw(self) -> None:
@@ -473,7 +473,7 @@ class TestBadInput:
             ({"capacity": 0}, "max_size=0; an episode of one step takes 2 rows"),
             ({"extra_keys": ["step"]}, "'step' cannot be stored under that name"),
             ({"extra_keys": ["action"]}, "pixels_key, action_key and extra_keys must differ"),
-            ({"ndim": 3}, "storage.ndim=3; use 1 for one environment, 2 for batched ones"),
+            ({"ndim": 3}, "storage.ndim=3; use 1 for one environment, 2 for a batch of environments"),
         ],
     )
     def test_settings(self, options: dict, match: str) -> None:

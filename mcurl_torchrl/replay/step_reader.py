@@ -1,4 +1,4 @@
-"""Steps in TorchRL's layout, checked before a frame replay writes any of them."""
+"""StepReader: reads steps in TorchRL's layout and checks them before a frame replay writes them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor
 
 from mcurl_torchrl.checks import leaf_keys
-from mcurl_torchrl.replay.layout import LAYOUT_KEYS
-from mcurl_torchrl.replay.stacking import PADDINGS
+from mcurl_torchrl.replay.windows import LAYOUT_KEYS
+from mcurl_torchrl.stacking import PADDINGS, stack_frames
 
 __all__ = ["DONE_KEY", "REWARD_KEY", "TERMINATED_KEY", "TRUNCATED_KEY", "StepReader", "Steps"]
 
@@ -21,12 +21,12 @@ REWARD_KEY: NestedKey = ("next", "reward")
 TERMINATED_KEY: NestedKey = ("next", "terminated")
 TRUNCATED_KEY: NestedKey = ("next", "truncated")
 DONE_KEY: NestedKey = ("next", "done")
-# What may say where an episode begins, and which steps are none.
+# Optional keys that tell where an episode begins, and which steps are only padding.
 _TRAJ_IDS_KEY: NestedKey = ("collector", "traj_ids")
 _STEP_COUNT_KEY: NestedKey = "step_count"
 _IS_INIT_KEY: NestedKey = "is_init"
 _MASK_KEY: NestedKey = ("collector", "mask")
-# Names that a sampled batch uses for something else.
+# Names that a sampled batch uses for other values.
 _RESERVED = {*LAYOUT_KEYS, "index", "steps_to_next_obs", "priority_weight", REWARD_KEY, TERMINATED_KEY, TRUNCATED_KEY}
 
 
@@ -39,7 +39,7 @@ class Steps:
     values: dict[NestedKey, Tensor]
     terminated: Tensor
     truncated: Tensor
-    # True where the data itself says that an episode begins; and its trajectory ids, if it has them.
+    # True where the data itself says that an episode begins; and the trajectory ids, if the data has them.
     begins: Tensor
     traj_ids: Tensor | None
     # The frames before the newest of each observation, ``[time, columns, num_frames - 1, channels, ...]``.
@@ -48,7 +48,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class StepReader:
-    """Reads steps out of tensordicts; errors name the key, what came and what was expected."""
+    """Reads steps from tensordicts; errors name the key, the value and the expected value."""
 
     pixels_key: NestedKey
     action_key: NestedKey
@@ -61,18 +61,18 @@ class StepReader:
         keys = [self.pixels_key, self.action_key, *self.extra_keys]
         for key in keys:
             if key in _RESERVED or key == self.next_pixels_key:
-                raise ValueError(f"{key!r} cannot be stored under that name: a batch uses it for something else")
+                raise ValueError(f"{key!r} cannot be stored under that name: a batch uses it for another value")
         if len(set(keys)) < len(keys):
             raise ValueError(f"pixels_key, action_key and extra_keys must differ; got {keys}")
 
     @property
     def stored_keys(self) -> tuple[NestedKey, ...]:
-        """What is stored of a step."""
+        """The keys of a step that are stored."""
         return (self.pixels_key, self.action_key, *self.extra_keys, REWARD_KEY, TERMINATED_KEY, TRUNCATED_KEY)
 
     @property
     def next_pixels_key(self) -> NestedKey:
-        """Where a step has the observation that it led to."""
+        """The key of a step's next observation."""
         return unravel_key(("next", self.pixels_key))
 
     def read(self, data: TensorDictBase, device: torch.device) -> Steps:
@@ -137,18 +137,18 @@ class StepReader:
     def read_next(
         self, data: TensorDictBase, frame: Tensor, columns: Mapping[NestedKey, Tensor]
     ) -> tuple[dict[NestedKey, Tensor], Tensor] | None:
-        """Reads one step without batch dimensions that goes on with an episode and does not end it, as most do.
+        """Reads one step without batch dimensions that continues an episode and does not end it, as most steps do.
 
-        Returns None for every other step, and wherever :meth:`read` would convert or refuse something: that is left
-        to it. This costs a fraction of it.
+        It is several times faster than :meth:`read`. It returns None for every other step, and for every step that
+        :meth:`read` would convert or refuse.
 
         Args:
             data (TensorDictBase): the step.
-            frame (torch.Tensor): where the step before led to.
+            frame (torch.Tensor): the newest frame after the step before.
             columns (mapping): the stored values of each key, rows first.
 
         Returns:
-            What to store of the step, its frame among it, and the frame it led to.
+            The values to store, the step's frame among them, and the newest frame after the step.
         """
         if any(data.get(key, None) is not None for key in ("collector", _STEP_COUNT_KEY, _IS_INIT_KEY)):
             return None
@@ -164,7 +164,7 @@ class StepReader:
         newest, next_newest = pixels[-channels:], next_pixels[-channels:]
         if not torch.equal(newest, frame):
             return None
-        # Frame by frame: a whole stack may be large enough for torch to split it over threads, and wait for them.
+        # Frame by frame: torch splits the comparison of a large stack over its threads, and waits for them.
         moved_on = zip(pixels.split(channels)[1:], next_pixels.split(channels), strict=False)
         if not all(torch.equal(before, after) for before, after in moved_on):
             return None
@@ -174,28 +174,30 @@ class StepReader:
         return {self.pixels_key: newest, **values}, next_newest
 
     def begins_padded(self, steps: Steps, firsts: Tensor) -> Tensor:
-        """Tells which first observations of an episode are padded, ``[firsts]``; others were joined in the middle.
+        """Tells which first observations of an episode are padded, ``[firsts]``; the others lack earlier frames.
 
         Args:
             steps (Steps): the steps.
-            firsts (torch.Tensor): the numbers of those that are the first of an episode, time before columns.
+            firsts (torch.Tensor): the numbers of the steps that are the first of an episode, time before columns.
 
         Raises:
-            ValueError: if one is padded in another way than this buffer pads: it would rebuild other observations than
-                the policy saw.
+            ValueError: if an observation has another padding than this buffer: the buffer would rebuild other
+                observations than the policy saw.
         """
         newest, older = (frames.flatten(0, 1).index_select(0, firsts) for frames in (steps.frames, steps.older_frames))
-        looks_like = {
-            "repeat": (older == newest[:, None]).flatten(1).all(-1),
-            "zeros": (older == 0).flatten(1).all(-1),
-        }
+        repeated = newest.unsqueeze(1).repeat_interleave(self.num_frames, 1)
+        begins = torch.zeros_like(firsts)
+        is_padded = {}
+        for padding in PADDINGS:
+            expected = stack_frames(repeated, 1, step=begins, padding=padding)
+            is_padded[padding] = (older.flatten(1) == expected.flatten(1)[:, : older.shape[1:].numel()]).all(-1)
         other = next(padding for padding in PADDINGS if padding != self.padding)
-        if (looks_like[other] & ~looks_like[self.padding]).any():
+        if (is_padded[other] & ~is_padded[self.padding]).any():
             raise ValueError(
                 f"an episode's first observation is padded with {other!r}, but this buffer has padding="
-                f"{self.padding!r}; give it padding={other!r}, or change what pads in the environment"
+                f"{self.padding!r}; give it padding={other!r}, or change the padding of the environment"
             )
-        return looks_like[self.padding]
+        return is_padded[self.padding]
 
     def _number(self, data: TensorDictBase, key: NestedKey) -> Tensor | None:
         value = self._find(data, key)
@@ -205,7 +207,7 @@ class StepReader:
 
     @staticmethod
     def _find(data: TensorDictBase, key: NestedKey) -> Tensor | None:
-        """Returns the value under ``key`` as ``[time, columns, ...]``, or None."""
+        """Returns the value under ``key`` as ``[time, columns, ...]``, or None if there is no such key."""
         value = data.get(key, None)
         if value is not None and not isinstance(value, Tensor):
             raise ValueError(f"{key!r} must be a tensor; got a {type(value).__name__}")
@@ -238,12 +240,12 @@ class StepReader:
 
 
 def _is_false(flag: Any) -> bool:
-    """Tells whether ``flag`` is one bool, and False."""
+    """Tells whether ``flag`` is a tensor of one bool that is False."""
     return isinstance(flag, Tensor) and flag.dtype == torch.bool and flag.numel() == 1 and not flag
 
 
 def _is_like(value: Any, stored: Tensor, shape: Sequence[int]) -> bool:
-    """Tells whether ``value`` can be stored as it is."""
+    """Tells whether ``value`` can be stored without a conversion."""
     return (
         isinstance(value, Tensor)
         and value.shape == shape

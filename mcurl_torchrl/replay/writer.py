@@ -1,4 +1,4 @@
-"""FrameWriter: turns steps in TorchRL's layout into rows with each frame once, one ring per environment."""
+"""FrameWriter: turns steps in TorchRL's layout into rows of single frames, one ring per environment."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
-from torchrl.data.replay_buffers.storages import TensorStorage
+from torchrl.data.replay_buffers.storages import LazyTensorStorage, TensorStorage
 from torchrl.data.replay_buffers.writers import Writer
 
-from mcurl_torchrl.replay import archive
-from mcurl_torchrl.replay.layout import FINAL_KEY, LAYOUT_KEYS, STEP_KEY, TRAJECTORY_KEY, UNWRITTEN
-from mcurl_torchrl.replay.steps import TERMINATED_KEY, TRUNCATED_KEY, StepReader, Steps
+from mcurl_torchrl.replay.step_reader import TERMINATED_KEY, TRUNCATED_KEY, StepReader, Steps
+from mcurl_torchrl.replay.windows import FINAL_KEY, LAYOUT_KEYS, STEP_KEY, TRAJECTORY_KEY, UNWRITTEN
 
-__all__ = ["FrameWriter"]
+__all__ = ["FrameWriter", "check_storage"]
 
 
 @dataclass
 class _Plan:
-    """What becomes of steps, ``[time, columns]`` each."""
+    """The episode of each step, ``[time, columns]`` each."""
 
-    # Which columns' episodes were left before the first of the steps, ``[columns]``.
+    # True for columns whose episode was left, without an end, before the first of the steps, ``[columns]``.
     cut: Tensor
     truncated: Tensor
     ends: Tensor
@@ -33,15 +32,16 @@ class _Plan:
 
 
 class FrameWriter(Writer):
-    """Writes steps as rows of single frames (see :mod:`mcurl_torchrl.replay.layout`), one ring per column.
+    """Writes steps as rows of single frames (see :mod:`mcurl_torchrl.replay.windows`), one ring per column.
 
-    A row more is written where an episode ends, so columns fill at their own pace and each has its own cursor. Which
-    episode a row belongs to is decided here: an episode begins after a ``done``, where ``("collector", "traj_ids")``
-    changes or ``"is_init"`` is set, and where an observation is not the one that the step before led to (a collector
-    was made anew, or stopped in the middle of an episode). An episode left without ``done`` is closed as truncated.
+    The end of an episode takes one more row, so columns fill at different speeds and each column has its own cursor.
+    The writer decides the episode of each row: an episode begins after a ``done``, where ``("collector", "traj_ids")``
+    changes or ``"is_init"`` is set, and where an observation is not the next observation of the step before (a new
+    collector, or one that stopped in the middle of an episode). An episode left without ``done`` is closed as
+    truncated.
 
     Args:
-        reader (StepReader): how to read a step.
+        reader (StepReader): reads and checks the steps.
     """
 
     def __init__(self, reader: StepReader) -> None:
@@ -55,12 +55,12 @@ class FrameWriter(Writer):
 
     @property
     def written(self) -> Tensor:
-        """How many rows each column has ever taken, ``[columns]``."""
+        """The number of rows that were ever written to each column, ``[columns]``."""
         return self._columns["written"] if self._columns else torch.zeros(0, dtype=torch.int64)
 
     @property
     def _cursor(self) -> int:
-        """The next row of the first column (TorchRL's name; here every column has its own)."""
+        """The next row of the first column (TorchRL's name; here every column has its own cursor)."""
         return int(self.written[0]) % self._ring() if self._columns else 0
 
     def _ring(self) -> int:
@@ -91,8 +91,8 @@ class FrameWriter(Writer):
     def write(self, data: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Writes steps, time first; returns the flat rows written and which of them are final rows."""
         steps = self._check(data)
-        # Up to here, and in planning, anything may be refused; nothing is changed yet.
-        state = self._columns or self._new_columns(steps.frames.shape[1], steps.frames.shape[2:])
+        # The check and the plan may refuse the steps; up to here nothing is changed.
+        state = self._columns or self.new_columns(steps.frames.shape[1], steps.frames.shape[2:])
         plan = self._plan(steps, state)
         if not self._columns:
             self._make_storage(steps)
@@ -103,10 +103,10 @@ class FrameWriter(Writer):
         return flat, final
 
     def _write_next(self, data: TensorDictBase) -> tuple[Tensor, Tensor] | None:
-        """Writes one step of one column as :meth:`write` would, if it goes on with its episode and does not end it.
+        """Writes one step of one column as :meth:`write` does, if the step continues its episode and does not end it.
 
-        That is most of what a training run writes: one row, with nothing to plan. Returns None, and writes nothing,
-        if it is anything else.
+        Most steps of a training run are like this: one row, with nothing to plan. For any other step the method
+        returns None and writes nothing.
         """
         storage, state = self._storage, self._columns
         assert storage is not None
@@ -175,15 +175,16 @@ class FrameWriter(Writer):
             batch_size=[columns],
             device=storage.device,
         )
-        self._init_storage(example)
+        self.allocate(example)
 
-    def _init_storage(self, example: TensorDict) -> None:
+    def allocate(self, example: TensorDict) -> None:
         """Allocates the storage for rows like those of ``example``, one per column; all are unwritten."""
         assert self._storage is not None
         self._storage._init(example if self._storage.ndim > 1 else example[0])
         self._storage._storage.get(TRAJECTORY_KEY).fill_(UNWRITTEN)
 
-    def _new_columns(self, columns: int, frame_shape: torch.Size) -> dict[str, Tensor]:
+    def new_columns(self, columns: int, frame_shape: torch.Size) -> dict[str, Tensor]:
+        """Returns the cursors and running episodes of columns without rows."""
         assert self._storage is not None
         zeros = torch.zeros(columns, dtype=torch.int64, device=self._storage.device)
         return {
@@ -214,8 +215,8 @@ class FrameWriter(Writer):
         trajectory = torch.where(first, ids, UNWRITTEN)
         trajectory[0] = torch.where(first[0], trajectory[0], state["trajectory"])
         trajectory = trajectory.cummax(0).values
-        # An episode that is joined in its middle is counted from where its first observation would be whole: the frames
-        # before are not there, so nothing that needs them is ever handed out.
+        # An episode whose beginning is missing starts at step num_frames - 1: the sampler then knows that its first
+        # observations need frames that were never stored, and never returns them.
         start, firsts = torch.zeros_like(ids), first.flatten().nonzero().squeeze(-1)
         start.view(-1)[firsts] = torch.where(self.reader.begins_padded(steps, firsts), 0, self.reader.num_frames - 1)
         time = torch.arange(len(first), device=first.device)[:, None]
@@ -229,7 +230,7 @@ class FrameWriter(Writer):
             return
         columns = cut.nonzero().squeeze(-1)
         newest = (self.written[columns] - 1) % self._ring()
-        self._column(TRUNCATED_KEY)[newest * len(cut) + columns] = True
+        self.column(TRUNCATED_KEY)[newest * len(cut) + columns] = True
 
     def _write_rows(self, steps: Steps, plan: _Plan) -> tuple[Tensor, Tensor]:
         state, ring = self._columns, self._ring()
@@ -238,7 +239,7 @@ class FrameWriter(Writer):
         device = ends.device
         time = torch.arange(num_steps, device=device)[:, None]
 
-        # Where each goes: one row further for every final row before it in its column.
+        # The position of each step: one row further for every final row before it in its column.
         position = time + cut + (ends.long().cumsum(0) - ends.long())
         total = num_steps + cut + ends.sum(0)
         at_step, at_end = torch.arange(num_steps * num_columns, device=device), ends.flatten().nonzero().squeeze(-1)
@@ -250,14 +251,14 @@ class FrameWriter(Writer):
         columns = torch.cat([cut_columns, column, column[at_end]])
         final = torch.ones_like(position, dtype=torch.bool)
         final[len(zero) : len(zero) + len(at_step)] = False
-        # A batch longer than the ring would write some rows twice: only the last of each is written.
+        # Steps that are longer than the ring would write some rows twice: only the last value of each is written.
         kept = (position >= (total - ring)[columns]).nonzero().squeeze(-1)
         position, columns, final = position[kept], columns[kept], final[kept]
         flat = ((state["written"][columns] + position) % ring) * num_columns + columns
 
-        # index_select, not [kept]: that splits even one frame over torch's threads, and waits for them.
+        # index_select, not [kept]: torch splits even one frame over its threads for [kept], and waits for them.
         def write(key: NestedKey, at_cut: Tensor, at_steps: Tensor, at_ends: Tensor) -> None:
-            self._column(key).index_copy_(0, flat, torch.cat([at_cut, at_steps, at_ends]).index_select(0, kept))
+            self.column(key).index_copy_(0, flat, torch.cat([at_cut, at_steps, at_ends]).index_select(0, kept))
 
         def write_steps(key: NestedKey, values: Tensor) -> None:
             values = values.flatten(0, 1)
@@ -275,7 +276,7 @@ class FrameWriter(Writer):
         write_steps(TRUNCATED_KEY, plan.truncated[..., None])
         write(TRAJECTORY_KEY, state["trajectory"][cut_columns], trajectory.flatten(), trajectory.flatten()[at_end])
         write(STEP_KEY, state["next_step"][cut_columns], step.flatten(), step.flatten()[at_end] + 1)
-        self._column(FINAL_KEY).index_copy_(0, flat, final)
+        self.column(FINAL_KEY).index_copy_(0, flat, final)
 
         state["written"] = state["written"] + total
         state["trajectory"], state["next_step"], state["is_open"] = trajectory[-1], step[-1] + 1, ~ends[-1]
@@ -288,14 +289,15 @@ class FrameWriter(Writer):
         return flat[order], final[order]
 
     def _publish(self) -> None:
-        """Tells the storage how much of it is written."""
+        """Tells the storage the number of written rows."""
         assert self._storage is not None
         filled = min(int(self.written.max()), self._ring())
         self._storage._len = filled * len(self.written)
         self._storage._set_last_cursor((int(self.written[0]) - 1) % self._ring())
         self._storage._bump_mutation_revision()
 
-    def _column(self, key: NestedKey) -> Tensor:
+    def column(self, key: NestedKey) -> Tensor:
+        """Returns the stored tensor under ``key`` with time and columns flattened into one dimension (a view)."""
         assert self._storage is not None
         column: Tensor = self._storage._storage.get(key).flatten(0, self._storage.ndim - 1)
         return column
@@ -303,7 +305,7 @@ class FrameWriter(Writer):
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the cursors and what is known of the episodes under way."""
+        """Returns the cursors and the state of the running episodes."""
         return {
             "columns": {name: value.clone() for name, value in self._columns.items()},
             "write_count": self._write_count,
@@ -311,78 +313,13 @@ class FrameWriter(Writer):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a state from :meth:`state_dict`; the storage's rows have to be loaded already."""
+        """Loads a state from :meth:`state_dict`; the rows of the storage must be loaded before."""
         assert self._storage is not None
         self._columns = {name: value.clone().to(self._storage.device) for name, value in state_dict["columns"].items()}
         self._write_count = state_dict["write_count"]
         self._next_trajectory = state_dict["next_trajectory"]
         if self._columns:
             self._publish()
-
-    def check_saved(self, saved: archive.SavedState) -> None:
-        """Makes sure that a saved state fits this writer's storage, before it is restored.
-
-        Raises:
-            ValueError: if it does not, naming what differs.
-        """
-        for name in ("write_count", "next_trajectory"):
-            if not isinstance(saved.scalars["writer"][name], int):
-                raise ValueError(f"its {name} is {saved.scalars['writer'][name]!r}")
-        if saved.layout is None:
-            return
-        for name, value in self._expected_layout(saved.layout).items():
-            if saved.layout[name] != value:
-                raise ValueError(f"it has {name} {saved.layout[name]}; this one has {value}")
-        frame_shape = torch.Size(saved.layout["keys"][archive.encode_key(self.reader.pixels_key)][1])
-        expected = self._new_columns(saved.layout["columns"], frame_shape)
-        for name, tensor in expected.items():
-            found = saved.state("writer/")[name]
-            if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
-                raise ValueError(
-                    f"its {name} is {found.dtype} {tuple(found.shape)}, not {tensor.dtype} {tuple(tensor.shape)}"
-                )
-        last = torch.tensor([segment.last for segment in saved.segments])
-        if not torch.equal(last.amax(0), saved.state("writer/")["written"]):
-            raise ValueError("its segments do not end where its rows do")
-
-    def _expected_layout(self, saved: dict[str, Any]) -> dict[str, Any]:
-        """Describes the rows that the storage has or, before the first write, would have to have.
-
-        What a storage without rows does not know yet, it takes from the saved layout.
-        """
-        storage = self._storage
-        assert storage is not None
-        if storage.initialized:
-            return archive.layout_of(storage._storage)
-        columns = 1 if storage.ndim == 1 else saved["columns"]
-        names = [archive.encode_key(key) for key in (*self.reader.stored_keys, *LAYOUT_KEYS)]
-        keys = {name: saved["keys"].get(name, "anything") for name in names}
-        pixels = archive.encode_key(self.reader.pixels_key)
-        keys[pixels] = [str(self.reader.frame_dtype), *keys[pixels][1:]]
-        return {"rows": -(storage.max_size // -columns), "columns": columns, "keys": keys}
-
-    def restore(self, saved: archive.SavedState) -> None:
-        """Takes over a saved state that was checked to fit."""
-        storage = self._storage
-        assert storage is not None
-        if saved.layout is None:
-            self._empty()
-            storage._empty()
-            self._write_count = saved.scalars["writer"]["write_count"]
-            self._next_trajectory = saved.scalars["writer"]["next_trajectory"]
-            return
-        if not storage.initialized:
-            count = saved.layout["columns"]
-            empty = {
-                archive.decode_key(name): torch.zeros(count, *shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
-                for name, (dtype, shape) in saved.layout["keys"].items()
-            }
-            self._init_storage(TensorDict(empty, [count], device=storage.device))
-        storage._storage.get(TRAJECTORY_KEY).fill_(UNWRITTEN)
-        for flat, values in saved.rows():
-            for key, value in values.items():
-                self._column(key).index_copy_(0, flat.to(storage.device), value.to(storage.device))
-        self.load_state_dict({"columns": saved.state("writer/"), **saved.scalars["writer"]})
 
     def dumps(self, path: Any) -> None:
         """Not used: :meth:`FrameReplayBuffer.dumps` saves rows and cursors together."""
@@ -396,6 +333,25 @@ class FrameWriter(Writer):
         if self._columns:
             assert self._storage is not None
             self._storage._storage.get(TRAJECTORY_KEY).fill_(UNWRITTEN)
-            self._columns = self._new_columns(len(self.written), self._columns["next_frame"].shape[1:])
+            self._columns = self.new_columns(len(self.written), self._columns["next_frame"].shape[1:])
         if empty_write_count:
             self._write_count = 0
+
+
+def check_storage(storage: Any) -> None:
+    """Makes sure that a frame replay can use a storage.
+
+    Raises:
+        TypeError: if the storage is of another type.
+        ValueError: if its settings do not fit, or if it is in use.
+    """
+    if not isinstance(storage, LazyTensorStorage):
+        raise TypeError(f"storage must be a LazyTensorStorage or a LazyMemmapStorage; got {type(storage).__name__}")
+    if storage.ndim not in (1, 2):
+        raise ValueError(f"storage.ndim={storage.ndim}; use 1 for one environment, 2 for a batch of environments")
+    if storage.max_size < 2:
+        raise ValueError(f"the storage's max_size={storage.max_size}; an episode of one step takes 2 rows")
+    if storage.device == "auto":
+        raise ValueError("storage.device='auto'; name the device, as in LazyTensorStorage(max_size, device='cpu')")
+    if storage.initialized or storage._attached_entities:
+        raise ValueError("the storage is in use already; give this buffer another one")

@@ -1,4 +1,4 @@
-"""The two ways to read frame rows share how a batch is drawn and stacked; slices are one of them."""
+"""FrameSlices: slices of consecutive observations from a frame replay, and the base class of all its readers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from torchrl.data.replay_buffers.utils import pin_memory_output
 from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
 from torchrl.envs.transforms import Transform
 
-from mcurl_torchrl.replay.layout import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY
-from mcurl_torchrl.replay.rows import Rows
 from mcurl_torchrl.replay.slice_sampler import EpisodeSliceSampler
-from mcurl_torchrl.replay.stacking import channels_last, stack_frames
+from mcurl_torchrl.replay.windows import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY, Rows
+from mcurl_torchrl.stacking import stack_frames
 
 if TYPE_CHECKING:
-    from mcurl_torchrl.replay.frame_buffer import FrameReplayBuffer
+    from mcurl_torchrl.replay.buffer import FrameReplayBuffer
 
 __all__ = ["FrameSlices", "FrameView"]
 
 
 class FrameView(TensorDictReplayBuffer):
-    """What the two ways of reading a frame storage share: the lock, the order of things, and rebuilding stacks."""
+    """A reader of a frame storage: it draws rows under a lock, rebuilds stacks and applies the transform."""
 
     pixels_key: NestedKey
     num_frames: int
@@ -38,7 +37,7 @@ class FrameView(TensorDictReplayBuffer):
         raise NotImplementedError
 
     def settings(self) -> dict[str, Any]:
-        """Says what shapes this reader's batches, in JSON."""
+        """Returns the settings that this reader's batches depend on, as JSON."""
         return {
             "batch_size": self._batch_size,
             "prefetch": self._prefetch_cap,
@@ -50,14 +49,16 @@ class FrameView(TensorDictReplayBuffer):
         """Gathers observations ``[N, K * C, ...]`` for flat rows ``[N, K]`` whose newest are at ``step`` ``[N]``."""
         frames = rows.column(self.pixels_key).index_select(0, flat.flatten())
         frames = frames.view(*flat.shape, *frames.shape[1:])
-        # Rows from before the episode are its first row already: nothing is left to do for "repeat".
+        # In place of rows from before the episode, ``flat`` has its first row: that is the padding "repeat" already.
         stacks = stack_frames(
             frames, 1, step=step if self.padding == "zeros" else None, padding=self.padding, inplace=True
         )
-        return channels_last(stacks) if self.channels_last and stacks.ndim == 4 else stacks
+        if self.channels_last and stacks.ndim == 4:
+            return stacks.contiguous(memory_format=torch.channels_last)
+        return stacks
 
     # Departs from TensorDictReplayBuffer, which reads every key at every row drawn: here an observation takes several
-    # rows and a reward n of them, and what nobody asked for is not read. The locks and the order are TorchRL's.
+    # rows and a reward n rows, and only the keys that were asked for are read. The locks and the order are TorchRL's.
     @pin_memory_output
     def _sample(self, batch_size: int) -> tuple[TensorDictBase, dict[str, Any]]:
         with self._replay_lock, self._write_lock:
@@ -76,10 +77,10 @@ class FrameSlices(FrameView):
 
     ``sample()`` gives a flat batch ``[num_slices * slice_len]``, slice after slice, of the form that TorchRL's slice
     samplers give; ``reshape(num_slices, slice_len)`` it before a sequence loss. It has ``pixels`` ``[K * C, H, W]``,
-    whatever other keys were asked for, ``"trajectory"``, ``"step"``, ``"final"`` (True on an episode's last
-    observation, where nothing was done any more: its action and reward are 0) and ``"index"``.
+    the other keys that were asked for, ``"trajectory"``, ``"step"``, ``"final"`` (True on an episode's last
+    observation, which has no action: its action and reward are 0) and ``"index"``.
 
-    It shares the storage and the lock of its buffer, so it may prefetch while the buffer is written to.
+    It shares the storage and the lock of its buffer, so it may prefetch while a program writes to the buffer.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class FrameSlices(FrameView):
             pin_memory=buffer._pin_memory,
         )
         buffer.storage._rng = storage_rng
-        # With a lock of its own, a prefetching reader would read rows while they are written.
+        # With another lock, a prefetching reader would read rows while they are written.
         self._replay_lock = buffer._replay_lock
 
     def _read(self, rows: Rows, flat: Tensor) -> TensorDict:
@@ -131,7 +132,7 @@ class FrameSlices(FrameView):
         return batch
 
     def settings(self) -> dict[str, Any]:
-        """Says what shapes this reader's batches, in JSON."""
+        """Returns the settings that this reader's batches depend on, as JSON."""
         keys = [[key] if isinstance(key, str) else list(key) for key in self.keys]
         return {**super().settings(), "slice_len": self._sampler.slice_len, "keys": keys}
 

@@ -1,0 +1,217 @@
+"""Saving a frame replay and loading it: rows, running episodes, priorities, random states and prefetched batches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from mcurl_torchrl.checks import leaf_keys
+from mcurl_torchrl.replay import archive
+from mcurl_torchrl.replay.archive import RowSegment, SavedState, decode_key, encode_key
+from mcurl_torchrl.replay.windows import LAYOUT_KEYS, TRAJECTORY_KEY, UNWRITTEN
+
+if TYPE_CHECKING:
+    from mcurl_torchrl.replay.buffer import FrameReplayBuffer
+    from mcurl_torchrl.replay.slices import FrameView
+    from mcurl_torchrl.replay.writer import FrameWriter
+
+__all__ = ["Batches", "check_saved", "frozen", "restore_readers", "save_readers"]
+
+# The settings of each reader that was saved, and its prefetched batches.
+Batches = list[tuple[dict[str, Any], list[Future[Any]]]]
+
+
+@contextlib.contextmanager
+def frozen(buffer: FrameReplayBuffer, views: Sequence[FrameView]) -> Iterator[list[FrameView]]:
+    """Waits for all prefetching, then locks the rows; yields the buffer and its views."""
+    # A view's transform may draw from the buffer, so a thread that needs both locks takes the view's lock first. This
+    # thread holds no lock while it waits for batches.
+    order = [*views, buffer]
+    while True:
+        for reader in order:
+            reader.synchronize()
+        with contextlib.ExitStack() as stack:
+            for reader in order:
+                stack.enter_context(reader._futures_lock)
+            if all(future.done() for reader in order for future in reader._prefetch_queue):
+                stack.enter_context(buffer._replay_lock)
+                yield [buffer, *views]
+                return
+
+
+def save_readers(path: Path, name: str, readers: Sequence[FrameView], known: list[RowSegment]) -> list[RowSegment]:
+    """Saves a buffer and its views to a folder; nothing may change them meanwhile.
+
+    Args:
+        path (Path): the folder.
+        name (str): the name of the saved state.
+        readers (sequence of FrameView): the buffer, then its views.
+        known (list of RowSegment): segments in this folder that hold rows of this buffer.
+
+    Returns:
+        All segments that now hold rows of this buffer.
+    """
+    buffer = readers[0]
+    writer, sampler = buffer._writer.state_dict(), buffer._sampler.state_dict()
+    tensors = {f"writer/{key}": value for key, value in writer.pop("columns").items()}
+    tensors |= {f"sampler/{key}": sampler.pop(key) for key in list(sampler) if isinstance(sampler[key], Tensor)}
+    described = []
+    for number, reader in enumerate(readers):
+        if reader._rng is not None:
+            tensors[f"rng/{number}"] = reader._rng.get_state()
+        batches = _pack_batches(reader, f"prefetched/{number}/", tensors)
+        described.append({"settings": reader.settings(), "batches": batches})
+    return archive.save(
+        path,
+        name,
+        data=buffer._storage._storage if buffer._writer.written.numel() else None,
+        written=buffer._writer.written,
+        known=known,
+        tensors=tensors,
+        scalars={
+            "writer": writer,
+            "sampler": {"type": type(buffer._sampler).__name__, **sampler},
+            "readers": described,
+        },
+    )
+
+
+def check_saved(saved: SavedState, buffer: FrameReplayBuffer) -> Batches:
+    """Makes sure that a saved state fits a buffer, before anything is changed; returns the prefetched batches.
+
+    Raises:
+        ValueError: if the state is damaged or does not fit.
+    """
+    try:
+        _check_rows(saved, buffer._writer)
+        buffer._sampler.check_state({**saved.state("sampler/"), **saved.scalars["sampler"]})
+        device = buffer._storage.device
+        return [
+            (entry["settings"], _unpack_batches(saved, f"prefetched/{number}/", entry["batches"], device))
+            for number, entry in enumerate(saved.scalars["readers"])
+        ]
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(f"the saved buffer in {saved.path} is damaged: {error!r}") from error
+    except ValueError as error:
+        raise ValueError(f"the saved buffer in {saved.path} does not fit: {error}") from None
+
+
+def restore_readers(saved: SavedState, batches: Batches, readers: Sequence[FrameView]) -> None:
+    """Gives a buffer and its views a saved state that :func:`check_saved` has checked."""
+    buffer = readers[0]
+    _restore_rows(saved, buffer._writer)
+    buffer._sampler.load_state_dict({**saved.state("sampler/"), **saved.scalars["sampler"]})
+    for number, reader in enumerate(readers):
+        reader._clear_prefetch_queue_locked()
+        if reader._rng is not None and f"rng/{number}" in saved.tensors:
+            reader._rng.set_state(saved.tensors[f"rng/{number}"])
+        if number < len(batches) and batches[number][0] == reader.settings():
+            reader._prefetch_queue.extend(batches[number][1])
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def _check_rows(saved: SavedState, writer: FrameWriter) -> None:
+    """Makes sure that saved rows and cursors fit a writer's storage, or raises a ValueError with the difference."""
+    for name in ("write_count", "next_trajectory"):
+        if not isinstance(saved.scalars["writer"][name], int):
+            raise ValueError(f"its {name} is {saved.scalars['writer'][name]!r}")
+    if saved.layout is None:
+        return
+    for name, value in _expected_layout(saved.layout, writer).items():
+        if saved.layout[name] != value:
+            raise ValueError(f"it has {name} {saved.layout[name]}; this one has {value}")
+    frame_shape = torch.Size(saved.layout["keys"][encode_key(writer.reader.pixels_key)][1])
+    expected = writer.new_columns(saved.layout["columns"], frame_shape)
+    for name, tensor in expected.items():
+        found = saved.state("writer/")[name]
+        if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
+            raise ValueError(
+                f"its {name} is {found.dtype} {tuple(found.shape)}, not {tensor.dtype} {tuple(tensor.shape)}"
+            )
+    last = torch.tensor([segment.last for segment in saved.segments])
+    if not torch.equal(last.amax(0), saved.state("writer/")["written"]):
+        raise ValueError("its segments do not end where its rows do")
+
+
+def _expected_layout(saved: dict[str, Any], writer: FrameWriter) -> dict[str, Any]:
+    """Describes the rows that the storage has or, before the first write, must have.
+
+    A storage without rows takes the sizes that it does not know from the saved layout.
+    """
+    storage = writer._storage
+    assert storage is not None
+    if storage.initialized:
+        return archive.layout_of(storage._storage)
+    columns = 1 if storage.ndim == 1 else saved["columns"]
+    names = [encode_key(key) for key in (*writer.reader.stored_keys, *LAYOUT_KEYS)]
+    keys = {name: saved["keys"].get(name, "anything") for name in names}
+    pixels = encode_key(writer.reader.pixels_key)
+    keys[pixels] = [str(writer.reader.frame_dtype), *keys[pixels][1:]]
+    return {"rows": -(storage.max_size // -columns), "columns": columns, "keys": keys}
+
+
+def _restore_rows(saved: SavedState, writer: FrameWriter) -> None:
+    storage = writer._storage
+    assert storage is not None
+    if saved.layout is None:
+        writer._empty()
+        storage._empty()
+        writer._write_count = saved.scalars["writer"]["write_count"]
+        writer._next_trajectory = saved.scalars["writer"]["next_trajectory"]
+        return
+    if not storage.initialized:
+        count = saved.layout["columns"]
+        empty = {
+            decode_key(name): torch.zeros(count, *shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+            for name, (dtype, shape) in saved.layout["keys"].items()
+        }
+        writer.allocate(TensorDict(empty, [count], device=storage.device))
+    storage._storage.get(TRAJECTORY_KEY).fill_(UNWRITTEN)
+    for flat, values in saved.rows():
+        for key, value in values.items():
+            writer.column(key).index_copy_(0, flat.to(storage.device), value.to(storage.device))
+    writer.load_state_dict({"columns": saved.state("writer/"), **saved.scalars["writer"]})
+
+
+# -- prefetched batches ------------------------------------------------------------------------------------------------
+
+
+def _pack_batches(reader: FrameView, prefix: str, tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
+    """Adds a reader's prefetched batches to ``tensors``; returns the JSON that is also needed to rebuild them."""
+    batches = []
+    for number, future in enumerate(reader._prefetch_queue):
+        data, info = future.result()
+        for key in leaf_keys(data):
+            tensors[f"{prefix}{number}/data/{encode_key(key)}"] = data.get(key)
+        for key, value in info.items():
+            for part, tensor in enumerate(value if isinstance(value, tuple) else [value]):
+                tensors[f"{prefix}{number}/info/{part}/{encode_key(key)}"] = tensor
+        tuples = {encode_key(key): len(value) for key, value in info.items() if isinstance(value, tuple)}
+        batches.append({"batch_size": list(data.batch_size), "tuples": tuples})
+    return batches
+
+
+def _unpack_batches(saved: SavedState, prefix: str, batches: list[dict[str, Any]], device: Any) -> list[Future[Any]]:
+    """Rebuilds the batches that :func:`_pack_batches` saved."""
+    futures = []
+    for number, batch in enumerate(batches):
+        values = {decode_key(name): value for name, value in saved.state(f"{prefix}{number}/data/").items()}
+        info: dict[Any, Any] = {
+            decode_key(name): value for name, value in saved.state(f"{prefix}{number}/info/0/").items()
+        }
+        for name, length in batch["tuples"].items():
+            parts = [saved.tensors[f"{prefix}{number}/info/{part}/{name}"] for part in range(length)]
+            info[decode_key(name)] = tuple(parts)
+        future: Future[Any] = Future()
+        future.set_result((TensorDict(values, batch["batch_size"], device=device), info))
+        futures.append(future)
+    return futures
