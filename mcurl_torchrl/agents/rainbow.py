@@ -13,12 +13,12 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import LRScheduler
 
 from mcurl_torchrl.agents.agent import Agent, named_parts
+from mcurl_torchrl.agents.diagnostics import effective_rank, gradient_norm, latent_spread
+from mcurl_torchrl.agents.optimizing import optimize
 from mcurl_torchrl.checks import check_count, check_number
 from mcurl_torchrl.modules import RainbowPolicy
 from mcurl_torchrl.objectives import AuxiliaryTask, CategoricalDQNLoss, ExpectedDQNLoss, NoTask, linear_schedule
 from mcurl_torchrl.replay import PrioritizedTransitionSampler
-from mcurl_torchrl.training.diagnostics import effective_rank, gradient_norm, latent_spread
-from mcurl_torchrl.training.optimizing import optimize
 
 __all__ = ["RainbowAgent"]
 

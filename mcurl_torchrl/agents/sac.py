@@ -12,10 +12,10 @@ from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from mcurl_torchrl.agents.agent import Agent, named_parts
+from mcurl_torchrl.agents.diagnostics import effective_rank, gradient_norm, latent_spread
+from mcurl_torchrl.agents.optimizing import optimize
 from mcurl_torchrl.checks import check_choice, check_count, check_number
 from mcurl_torchrl.objectives import AuxiliaryTask, LatentSAC, NoTask, inverse_sqrt_warmup
-from mcurl_torchrl.training.diagnostics import effective_rank, gradient_norm, latent_spread
-from mcurl_torchrl.training.optimizing import optimize
 
 __all__ = ["SACAgent"]
 

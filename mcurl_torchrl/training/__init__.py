@@ -3,16 +3,9 @@
 from mcurl_torchrl.training.allocator import keep_freed_pages
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, CheckpointNotSaved, Checkpoints
 from mcurl_torchrl.training.curves import plot_learning_curve
-from mcurl_torchrl.training.diagnostics import (
-    NonFiniteLoss,
-    check_finite,
-    effective_rank,
-    gradient_norm,
-    latent_spread,
-)
+from mcurl_torchrl.training.diagnostics import NonFiniteLoss, check_finite
 from mcurl_torchrl.training.episodes import EnvironmentFailed, EpisodeStream, ReplayedDifferently
 from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluations
-from mcurl_torchrl.training.optimizing import optimize
 from mcurl_torchrl.training.policies import FramePolicy, describe_policy, export_policy, load_policy
 from mcurl_torchrl.training.progress import Progress
 from mcurl_torchrl.training.run import RunPlan, TrainingRun
@@ -46,16 +39,12 @@ __all__ = [
     "check_finite",
     "derive_seed",
     "describe_policy",
-    "effective_rank",
     "evaluate",
     "export_policy",
-    "gradient_norm",
     "human_normalized_score",
     "keep_freed_pages",
-    "latent_spread",
     "load_policy",
     "make_trackers",
-    "optimize",
     "plot_learning_curve",
     "read_evaluations",
     "read_video",

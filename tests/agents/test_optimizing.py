@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from mcurl_torchrl.training import optimize
+from mcurl_torchrl.agents import optimize
 
 
 def zeros(number: int) -> list[nn.Parameter]:
