@@ -57,7 +57,7 @@ def _composed(recipe: str, overrides: tuple[str, ...]) -> dict[str, Any]:
             cfg = compose(recipe, overrides=list(overrides))
         check_settings(cfg)
         return comparable(cfg)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (BadCommand, HydraException, OmegaConfBaseException) as error:
         raise BadCommand(f"{recipe} with {' '.join(overrides)}: {error}") from None
 
 
@@ -211,7 +211,7 @@ def _list_of(kind: type, where: str, value: Any, *, empty: bool = False) -> list
 
 
 def _check_overrides(where: str, experiment: Experiment) -> None:
-    """Sees that a recipe takes what the experiment sets: each name, and the values with the first environment."""
+    """Sees that a recipe takes what the experiment sets: each name, then each combination."""
     schema, conf = SCHEMAS[experiment.recipe], config_folder(experiment.recipe)
     try:
         for given in (*experiment.overrides, *itertools.chain(*experiment.variants.values())):
@@ -224,7 +224,7 @@ def _check_overrides(where: str, experiment: Experiment) -> None:
         for group, chosen in (("env", experiment.envs), ("algo", experiment.algos)):
             for choice in chosen:
                 check_override(OverridesParser.create().parse_override(f"{group}={choice}"), schema, conf)
-        for run in replace(experiment, envs=experiment.envs[:1]).runs():
+        for run in replace(experiment, seeds=experiment.seeds[:1]).runs():
             run.settings()
         if min(experiment.seeds) < 0:
             raise BadCommand(f"seed={min(experiment.seeds)}; it must be at least 0")

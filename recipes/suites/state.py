@@ -40,18 +40,21 @@ class Progress:
 
 
 def look(run: PlannedRun, directory: RunDirectory) -> Found:
-    """Tells what to do with a run. Writes nothing."""
+    """Tells what to do with a run."""
+    try:
+        return _look(run, directory)
+    except (BadCommand, OSError, ValueError) as error:
+        return Found("refused", str(error))
+
+
+def _look(run: PlannedRun, directory: RunDirectory) -> Found:
     if not directory.manifest.is_file():
         return Found("in use", used) if (used := user_of(directory)) else Found("missing")
-    try:
-        manifest = directory.read_manifest()
-        if manifest.get("recipe") != run.recipe:
-            return Found("refused", f"it holds a run of the recipe {manifest.get('recipe')}, not of {run.recipe}")
-        set_there = {*map(_key, run.overrides), *map(_key, manifest.get("overrides", []))}
-        differing = list(disagreements(saved_config(directory), run.settings(), set_there))
-    except (BadCommand, ValueError) as error:
-        return Found("refused", str(error))
-    if differing:
+    manifest = directory.read_manifest()
+    if manifest.get("recipe") != run.recipe:
+        return Found("refused", f"it holds a run of the recipe {manifest.get('recipe')}, not of {run.recipe}")
+    set_there = {*map(_key, run.overrides), *map(_key, manifest.get("overrides", []))}
+    if differing := list(disagreements(saved_config(directory), run.settings(), set_there)):
         return Found("refused", f"it holds a run with other settings, which stays as it is: {', '.join(differing)}")
     if used := user_of(directory):
         return Found("in use", used)

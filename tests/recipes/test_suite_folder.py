@@ -119,6 +119,13 @@ def test_a_damaged_run_is_refused(run: RunDirectory, name: str):
     assert found.stage == "refused" and name in found.reason
 
 
+def test_a_run_that_cannot_be_opened_is_refused(run: RunDirectory):
+    (run.path / ".lock").unlink()
+    (run.path / ".lock").mkdir()
+    found = look(PLANNED, run)
+    assert found.stage == "refused" and ".lock" in found.reason
+
+
 def test_a_run_on_which_another_process_works(run: RunDirectory):
     with run.lock():
         found = look(PLANNED, run)
