@@ -1,0 +1,1 @@
+"""After training: statistics over seeds and tasks, figures, and pages of them."""
