@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 from mcurl_torchrl.files import replacing
 
-__all__ = ["plot_learning_curve"]
+__all__ = ["COLOURS", "plot_learning_curve", "short_number"]
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; the blue first.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _TEXT, _QUIET, _GRID = "#222222", "#6b6b6b", "#e4e4e4"
 _REFERENCE_MARKERS = ("D", "s", "^", "v")
 _MOST_MARKERS = 60
@@ -84,7 +84,7 @@ def plot_learning_curve(
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(facecolor="white")
     for index, (label, evaluations) in enumerate(points.items()):
-        _draw_curve(axes, label, evaluations, _COLOURS[index % len(_COLOURS)])
+        _draw_curve(axes, label, evaluations, COLOURS[index % len(COLOURS)])
     for index, (label, (env_steps, value)) in enumerate((reference or {}).items()):
         _draw_reference(axes, label, env_steps, value, _REFERENCE_MARKERS[index % len(_REFERENCE_MARKERS)])
     _dress(axes, title=title, x_label=x_label, y_label=y_label)
@@ -138,14 +138,14 @@ def _dress(axes: Axes, *, title: str, x_label: str, y_label: str) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(_QUIET)
-    axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
     # DMControl's returns end at 1,000, which reads better whole; Atari's scores go into the millions.
-    axes.yaxis.set_major_formatter(lambda value, _: _short(value) if abs(value) >= 10_000 else f"{value:,.4g}")
+    axes.yaxis.set_major_formatter(lambda value, _: short_number(value) if abs(value) >= 10_000 else f"{value:,.4g}")
     axes.set_xlim(0, max(1.0, axes.get_xlim()[1]))
     axes.legend(fontsize=10, labelcolor=_TEXT, frameon=True, framealpha=0.9, edgecolor="none")
 
 
-def _short(value: float) -> str:
+def short_number(value: float) -> str:
     """Writes 20000 as 20k and 1500000 as 1.5M."""
     for size, suffix in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
