@@ -93,7 +93,7 @@ def name_methods(name: str, runs: list[Run], grouping: Grouping) -> dict[str, li
     telling = fewest_keys(keys, ordered)
     methods = {}
     for number, values in enumerate(ordered, start=1):
-        told = ", ".join(f"{key}={values[keys.index(key)]}" for key in telling)
+        told = ", ".join(f"{key.split('.')[-1]}={values[keys.index(key)]}" for key in telling)
         methods[f"{name} ({told or f'settings {number}'})"] = variants[values]
     grouping.splits.append(Split(name, keys, dict(zip(methods, ordered, strict=True))))
     return methods

@@ -23,6 +23,7 @@ SUITE = "suite.yaml"
 FOLDER_NAME = re.compile(r"(?P<label>.+)-seed\d+(-\d{8}-\d{6})?")
 # Runs of before a config named its recipe are known by their section.
 SECTIONS = {"sac": "sac_mcurl", "rainbow": "rainbow_mcurl"}
+NEEDED = ("algo_name", "seed", "total_env_steps", "env.backend")
 FINISHED, UNFINISHED, DAMAGED = "finished", "unfinished", "damaged"
 
 
@@ -64,9 +65,7 @@ class Run:
 
     def number(self, key: str) -> float | None:
         """Returns a number of result.json, None where there is none."""
-        value = self.result.get(key)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return float(value) if is_number and math.isfinite(value) else None
+        return finite(self.result.get(key))
 
 
 @dataclass
@@ -217,6 +216,9 @@ def disagreement(result: dict[str, Any], points: list[tuple[int, list[float]]]) 
     """Says how eval.csv and result.json of a finished run contradict each other, as after a copy that broke off."""
     if not points:
         return "eval.csv is missing or empty, although result.json says that the run is finished"
+    for key in ("env_steps", "final_return", "best_return"):
+        if finite(result.get(key)) is None:
+            return f"result.json has {key}={result.get(key)}, which is no number"
     env_steps, returns = points[-1]
     if env_steps != result["env_steps"]:
         return f"eval.csv ends at {env_steps:,} env steps, result.json says {result['env_steps']:,}"
@@ -228,6 +230,11 @@ def disagreement(result: dict[str, Any], points: list[tuple[int, list[float]]]) 
             f"the last evaluation in eval.csv is {final:.1f} on average, result.json says {result['final_return']:.1f}"
         )
     return None
+
+
+def finite(value: Any) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
 
 
 def against_suite(run: Run, suite: Suite | None) -> list[str]:

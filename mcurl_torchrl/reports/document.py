@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mcurl_torchrl.reports.figures import Drawing
 from mcurl_torchrl.reports.style import STYLE
 
-__all__ = ["Bullets", "FigureBlock", "Heading", "Paragraph", "TableBlock", "to_html", "to_markdown"]
+__all__ = ["Block", "Bullets", "FigureBlock", "Heading", "Paragraph", "TableBlock", "to_html", "to_markdown"]
 
 _NUMBER = re.compile(r"[-+−]?[\d.,]+(?!\w)|–?$")
 _INTERVAL = re.compile(r"(\[[^\]\[]+, [^\]\[]+\])$")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcurl_torchrl.reports.statistics import Estimate, mean_over_seeds
-from mcurl_torchrl.training.curves import COLOURS, short_number
+from mcurl_torchrl.training.curves import COLOURS, score_text, short_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,8 +35,9 @@ class _Theme:
     grid: str
     colours: tuple[str, ...]
 
-    def style(self, index: int) -> tuple[str, str]:
+    def style(self, label: str, order: Sequence[str]) -> tuple[str, str]:
         """Returns the colour and the line of a method; lines change where colours come round again."""
+        index = order.index(label)
         return self.colours[index % len(self.colours)], _LINES[index // len(self.colours) % len(_LINES)]
 
 
@@ -73,7 +74,11 @@ class Curve:
 
 
 def draw_curves(
-    curves: Mapping[str, Curve], *, title: str, reference: Mapping[str, tuple[int, float]] | None = None
+    curves: Mapping[str, Curve],
+    *,
+    title: str,
+    reference: Mapping[str, tuple[int, float]] | None = None,
+    order: Sequence[str] = (),
 ) -> Drawing:
     """Draws learning curves: the mean over seeds, its 95 % interval as a band, and each seed as a thin line.
 
@@ -85,6 +90,8 @@ def draw_curves(
     Keyword Args:
         title (str): what is above the axes.
         reference (mapping of str to tuple, optional): other people's results, at ``(env_steps, value)``.
+        order (list of str): all methods of the report, so that each has one colour in all of its figures. Defaults to
+            the methods of this figure.
 
     Examples:
         >>> from mcurl_torchrl.reports.figures import Curve, draw_curves
@@ -96,13 +103,13 @@ def draw_curves(
     def draw(figure: Figure, theme: _Theme) -> None:
         axes = figure.add_subplot()
         heights: list[float] = []
-        for index, (label, curve) in enumerate(curves.items()):
-            heights += _draw_curve(axes, label, curve, theme.style(index))
+        for label, curve in curves.items():
+            heights += _draw_curve(axes, label, curve, theme.style(label, order or tuple(curves)))
         for (label, (steps, value)), marker in zip((reference or {}).items(), _REFERENCE_MARKERS, strict=False):
             axes.axhline(value, color=theme.quiet, linewidth=0.8, linestyle=(0, (1, 3)), zorder=1)
             axes.plot(
                 [steps], [value], color=theme.quiet, linestyle="", marker=marker, markersize=4.5, fillstyle="none",
-                label=f"{label}: {value:,.4g}", clip_on=False,
+                label=f"{label}: {score_text(value)}", clip_on=False,
             )  # fmt: skip
             heights.append(value)
         _set_height(axes, heights)
@@ -117,14 +124,16 @@ def draw_curves(
     return _draw(draw, height=3.3 + 0.09 * (len(curves) + len(reference or {})))
 
 
-def draw_profiles(profiles: Mapping[str, Sequence[Estimate]], thresholds: ArrayLike, *, x_label: str) -> Drawing:
+def draw_profiles(
+    profiles: Mapping[str, Sequence[Estimate]], thresholds: ArrayLike, *, x_label: str, order: Sequence[str] = ()
+) -> Drawing:
     """Draws performance profiles: the fraction of runs with a score above each threshold."""
     places = np.asarray(thresholds)
 
     def draw(figure: Figure, theme: _Theme) -> None:
         axes = figure.add_subplot()
-        for index, (label, profile) in enumerate(profiles.items()):
-            colour, line = theme.style(index)
+        for label, profile in profiles.items():
+            colour, line = theme.style(label, order or tuple(profiles))
             values = [estimate.value for estimate in profile]
             axes.plot(places, values, color=colour, linestyle=line, linewidth=1.8, label=label, drawstyle="steps-post")
             if (band := _band(profile)) is not None:
@@ -140,7 +149,11 @@ def draw_profiles(profiles: Mapping[str, Sequence[Estimate]], thresholds: ArrayL
 
 
 def draw_estimates(
-    panels: Mapping[str, Mapping[str, Estimate]], *, columns: int = 2, neutral: float | None = None
+    panels: Mapping[str, Mapping[str, Estimate]],
+    *,
+    columns: int = 2,
+    neutral: float | None = None,
+    order: Sequence[str] = (),
 ) -> Drawing:
     """Draws numbers as points with their intervals as lines, a row for each label and a panel for each quantity.
 
@@ -149,7 +162,9 @@ def draw_estimates(
 
     Keyword Args:
         columns (int): how many panels stand side by side. Defaults to 2.
-        neutral (float, optional): where to draw a line that means "no difference". Defaults to none.
+        neutral (float, optional): where to draw a line that means "no difference", on an axis of probabilities; then
+            all have one colour. Defaults to none.
+        order (list of str): as in :func:`draw_curves`.
     """
     columns = min(columns, len(panels))
     lines = -(-len(panels) // columns)
@@ -159,7 +174,7 @@ def draw_estimates(
         for place, (quantity, estimates) in enumerate(panels.items()):
             axes = figure.add_subplot(lines, columns, place + 1)
             for index, label in enumerate(labels):
-                colour, _ = theme.style(index if neutral is None else 0)
+                colour = theme.quiet if neutral is not None else theme.style(label, order or labels)[0]
                 estimate, row = estimates[label], len(labels) - 1 - index
                 axes.plot([estimate.value], [row], "o", color=colour, markersize=5, clip_on=False)
                 if estimate.low is not None and estimate.high is not None:

@@ -39,6 +39,7 @@ thead th { color: var(--quiet); font-weight: 600; vertical-align: bottom; backgr
 tbody th { font-weight: 500; position: sticky; left: 0; background: var(--page); min-width: 6.5rem; max-width: 16rem; }
 thead th:first-child { position: sticky; left: 0; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+thead .number { white-space: normal; }
 .interval { color: var(--quiet); font-size: 0.92em; }
 .figures { display: grid; gap: 1rem; margin: 1rem 0; }
 .figures { grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }

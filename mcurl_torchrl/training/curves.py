@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 from mcurl_torchrl.files import replacing
 
-__all__ = ["COLOURS", "plot_learning_curve", "short_number"]
+__all__ = ["COLOURS", "plot_learning_curve", "score_text", "short_number"]
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; the blue first.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -123,7 +123,7 @@ def _draw_reference(axes: Axes, label: str, env_steps: int, value: float, marker
         marker=marker,
         markersize=5,
         fillstyle="none",
-        label=f"{label}: {value:,.4g}",
+        label=f"{label}: {score_text(value)}",
         clip_on=False,
     )
 
@@ -143,6 +143,11 @@ def _dress(axes: Axes, *, title: str, x_label: str, y_label: str) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: short_number(value) if abs(value) >= 10_000 else f"{value:,.4g}")
     axes.set_xlim(0, max(1.0, axes.get_xlim()[1]))
     axes.legend(fontsize=10, labelcolor=_TEXT, frameon=True, framealpha=0.9, edgecolor="none")
+
+
+def score_text(value: float) -> str:
+    """Writes a score with four digits, or with all of its digits before the point."""
+    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def short_number(value: float) -> str:
