@@ -17,9 +17,11 @@ from launch import BadCommand, launch
 from omegaconf import DictConfig, OmegaConf
 from published_scores import PUBLISHED, published_aggregates
 from report_groups import Grouping, group_runs
+from report_published import add_published, add_published_aggregates
 from report_results import NAMES, make_section
 from report_runs import DAMAGED, FINISHED, UNFINISHED, Found, find_runs
-from report_sections import Pages, add_published_aggregates, add_section, number, run_name, steps
+from report_sections import add_section
+from report_writing import Pages, number, steps
 from schema import ReportConfig
 
 from mcurl_torchrl.checks import check_count
@@ -72,6 +74,7 @@ def main(cfg: DictConfig) -> None:
         section, missing = make_section(benchmark, [g for g in grouping.groups if g.benchmark == benchmark], folder)
         problems += missing
         add_section(pages, section, cfg.bootstrap_repetitions)
+        add_published(pages, section)
         if benchmark == "atari":
             try:
                 add_published_aggregates(pages, published_aggregates(folder))
@@ -112,9 +115,9 @@ def beginning(found: Found, pages: Pages, problems: list[str]) -> list[Block]:
         items.append(f"{len(remarked)} of them with a remark, such as another commit than declared: see All runs.")
     for suite in found.suites:
         if left := found.not_started(suite):
-            named = [f"{label} on {task}, seed {seed}" for _, task, label, seed in left[:MOST_LISTED]]
+            named = ", ".join(f"`{'/'.join(folder.parts[1:])}`" for folder in left[:MOST_LISTED])
             more = f" and {len(left) - MOST_LISTED} more" if len(left) > MOST_LISTED else ""
-            items.append(f"Planned in `{suite.path.name}` and not started: {'; '.join(named)}{more}.")
+            items.append(f"{len(left)} of the {len(suite.planned)} runs of the suite are not started: {named}{more}.")
     items += problems
     return [Bullets(items)]
 
@@ -141,7 +144,7 @@ def kept_apart(grouping: Grouping) -> list[Block]:
 def all_runs(found: Found, grouping: Grouping, pages: Pages) -> list[Block]:
     methods = {run.path: group.method for group in grouping.groups for run in [*group.runs, *group.unfinished]}
     twice = {
-        run.path: f"left out: seed {run.seed} is there twice; {run_name(kept)} counts" for run, kept in grouping.twice
+        run.path: f"left out: seed {run.seed} is there twice; `{kept.path}` counts" for run, kept in grouping.twice
     }
     rows = []
     for run in sorted(found.runs, key=lambda run: (run.benchmark, run.task, run.label, run.seed, str(run.path))):
@@ -150,7 +153,7 @@ def all_runs(found: Found, grouping: Grouping, pages: Pages) -> list[Block]:
         returns = ["–" if value is None else number(Estimate(value)) for value in (final, best)]
         how_far = f"{steps(run.env_steps)} of {steps(run.total_env_steps)}"
         about = [run.task, methods.get(run.path, run.label), str(run.seed), run.status, how_far, *returns]
-        rows.append([*about, (run.commit or "not known")[:9], run_name(run), remarks or "–"])
+        rows.append([*about, (run.commit or "not known")[:9], f"`{run.path}`", remarks or "–"])
         if final is not None and run.path not in twice:
             pages.record(
                 "run", "final return", Estimate(final), benchmark=run.benchmark, task=run.task,

@@ -72,11 +72,9 @@ def group_runs(runs: Iterable[Run]) -> Grouping:
         methods = name_methods(name, alike, grouping)
         for method, of_method in methods.items():
             add_groups(method, of_method, grouping)
-            differing = differing_keys([compared(run) for run in of_method])
+            differing = set(differing_keys([compared(run) for run in of_method])) - {"env.task", "env.game", "env.id"}
             if differing:
-                grouping.between_tasks[method] = [
-                    key for key in differing if key not in ("env.task", "env.game", "env.id")
-                ]
+                grouping.between_tasks[method] = sorted(differing)
     return grouping
 
 

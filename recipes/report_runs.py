@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -33,7 +34,7 @@ class Suite:
 
     path: Path
     commit: str | None = None
-    planned: frozenset[tuple[str, str, str, int]] = frozenset()  # recipe, task, label, seed
+    planned: frozenset[Path] = frozenset()  # its runs' folders: RECIPE/ENV/LABEL-seedN
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,10 @@ class Found:
     suites: list[Suite] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def not_started(self, suite: Suite) -> list[tuple[str, str, str, int]]:
-        """Returns what a suite plans and has no folder for."""
-        there = {(run.recipe, run.task, run.label, run.seed) for run in self.runs if suite.path in run.path.parents}
-        return sorted(suite.planned - there)
+    def not_started(self, suite: Suite) -> list[Path]:
+        """Returns the runs that a suite plans and that have no folder."""
+        there = {*(run.path for run in self.runs), *(path for path, _ in self.unreadable)}
+        return sorted(folder for folder in suite.planned if suite.path / folder not in there)
 
 
 def find_runs(folders: list[Path]) -> Found:
@@ -131,13 +132,11 @@ def read_suite(folder: Path) -> Suite:
     content = OmegaConf.to_container(OmegaConf.load(folder / SUITE))
     planned = set()
     for experiment in content.get("experiments") or []:
-        for algo in experiment["algos"]:
-            for label in [f"{algo}-{variant}" for variant in experiment.get("variants") or {}] or [algo]:
-                planned |= {
-                    (experiment["recipe"], env, label, seed)
-                    for env in experiment["envs"]
-                    for seed in experiment["seeds"]
-                }
+        variants = [f"-{variant}" for variant in experiment.get("variants") or {}] or [""]
+        for env, algo, variant, seed in itertools.product(
+            experiment["envs"], experiment["algos"], variants, experiment["seeds"]
+        ):
+            planned.add(Path(experiment["recipe"], env, f"{algo}{variant}-seed{seed}"))
     return Suite(folder, (content.get("declared") or {}).get("commit"), frozenset(planned))
 
 
@@ -241,9 +240,11 @@ def against_suite(run: Run, suite: Suite | None) -> list[str]:
     """Says what is other than declared."""
     if suite is None:
         return []
-    remarks = []
-    if suite.planned and (run.recipe, run.task, run.label, run.seed) not in suite.planned:
+    remarks, folder = [], run.path.relative_to(suite.path)
+    if suite.planned and folder not in suite.planned:
         remarks.append(f"not in {SUITE}")
+    elif suite.planned and (folder.parts[0], folder.name) != (run.recipe, f"{run.label}-seed{run.seed}"):
+        remarks.append(f"not what its folder's name says: it is {run.label} of {run.recipe}, seed {run.seed}")
     if suite.commit is not None and run.commit != suite.commit:
         ran = "an unknown commit" if run.commit is None else f"commit {run.commit[:7]}"
         same = run.commit is not None and same_code(run.commit, suite.commit)

@@ -1,13 +1,12 @@
-"""The pages of a report: tables, figures and sentences, and the same numbers as records for report.csv."""
+"""The part of a report that one benchmark has: over tasks, task by task, method against method, learning curves."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from statistics import fmean, median
-from typing import Any
+from statistics import fmean
 
-from published_scores import PublishedAggregate, to_draw
+from published_scores import to_draw
 from report_groups import Group
+from report_published import published_aggregate_rows
 from report_results import (
     SCALES,
     Comparable,
@@ -16,15 +15,12 @@ from report_results import (
     comparable,
     comparisons,
     profiles,
-    published_beside,
 )
-from report_runs import Run
+from report_writing import Pages, decimal, number, seeds_text, spread, steps
 
 from mcurl_torchrl.reports import (
     AGGREGATES,
     FEWEST_SEEDS,
-    Block,
-    Bullets,
     Curve,
     Estimate,
     FigureBlock,
@@ -38,20 +34,6 @@ from mcurl_torchrl.reports import (
 )
 
 MOST_DIFFERENCES = 40  # rows on the page; report.csv has them all
-ALL_GAMES = 26
-
-
-@dataclass
-class Pages:
-    """What is written: blocks of the page, records of report.csv, and sentences for the beginning."""
-
-    blocks: list[Block] = field(default_factory=list)
-    records: list[dict[str, Any]] = field(default_factory=list)
-    in_short: list[str] = field(default_factory=list)
-
-    def record(self, kind: str, quantity: str, estimate: Estimate, **more: Any) -> None:
-        numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-        self.records.append({"kind": kind, "quantity": quantity, **numbers, **more})
 
 
 def add_section(pages: Pages, section: Section, repetitions: int) -> None:
@@ -66,7 +48,6 @@ def add_section(pages: Pages, section: Section, repetitions: int) -> None:
         add_comparisons(pages, section, repetitions)
         add_few_seeds(pages, finished)
     add_curves(pages, section)
-    add_published(pages, section)
 
 
 # -- over tasks --------------------------------------------------------------------------------------------------------
@@ -85,11 +66,11 @@ def add_overall(pages: Pages, section: Section, repetitions: int) -> None:
                 f"No scores of a random and of a human player are known for {', '.join(without)}: not in aggregates."
             )
         )
-    for number, over in enumerate(comparable(section)):
-        add_aggregates(pages, section, over, repetitions, number)
+    for place, over in enumerate(comparable(section), start=1):
+        add_aggregates(pages, section, over, repetitions, f"{section.benchmark}-{place}")
 
 
-def add_aggregates(pages: Pages, section: Section, over: Comparable, repetitions: int, number: int) -> None:
+def add_aggregates(pages: Pages, section: Section, over: Comparable, repetitions: int, stem: str) -> None:
     scale = SCALES[section.benchmark]
     found = aggregates(section, over, repetitions)
     runs = {method: [len(section.scores(method, task)) for task in over.tasks] for method in over.methods}
@@ -118,7 +99,6 @@ def add_aggregates(pages: Pages, section: Section, over: Comparable, repetitions
         pages.blocks.append(
             Paragraph("Tasks have different numbers of seeds. In IQM and optimality gap each run has the same weight.")
         )
-    stem = f"{section.benchmark}-{number + 1}"
     panels = {name: {method: found[method][name] for method in over.methods} for name in AGGREGATES}
     pages.blocks.append(
         FigureBlock(
@@ -135,30 +115,6 @@ def add_aggregates(pages: Pages, section: Section, over: Comparable, repetitions
             f"Performance profiles over {which}: the fraction of runs whose {scale} is above a threshold.",
         )
     )
-
-
-def published_aggregate_rows(section: Section, over: Comparable) -> list[list[str]]:
-    """Returns mean and median over the same tasks from published means; IQM and gap would need single runs."""
-    rows = []
-    budgets = {run.total_env_steps for group in section.groups if group.method in over.methods for run in group.runs}
-    keys = dict.fromkeys(
-        (row.label, row.env_steps, row.source) for row in section.published if row.env_steps in budgets
-    )
-    for label, env_steps, source in keys:
-        found = {
-            row.task: row
-            for row in section.published
-            if (row.label, row.env_steps, row.source) == (label, env_steps, source) and row.task in over.tasks
-        }
-        scores = [section.normalized(task, row.mean) for task, row in found.items()]
-        if len(found) == len(over.tasks):
-            seeds = {row.seeds for row in found.values()}
-            known = "not known" if None in seeds else spread(sorted(seeds))
-            numbers = ["–", f"{median(scores):.3f}", f"{fmean(scores):.3f}", "–"]
-            twice = len({row.source for row in published if row.label == label}) > 1
-            told = f" by {'score files' if source.startswith('score files') else 'a paper'}" if twice else ""
-            rows.append([f"{label}, published{told}", known, *numbers])
-    return rows
 
 
 # -- task by task ------------------------------------------------------------------------------------------------------
@@ -293,88 +249,3 @@ def make_curve(group: Group) -> Curve:
     shared = sorted(set.intersection(*(set(curve) for curve in of_runs))) if of_runs else []
     unfinished = [run.curve for run in group.unfinished if run.curve]
     return Curve(shared, [[curve[step] for step in shared] for curve in of_runs] if shared else [], unfinished)
-
-
-# -- what others published ---------------------------------------------------------------------------------------------
-
-
-def add_published(pages: Pages, section: Section) -> None:
-    rows, sources = [], []
-    for task in section.tasks:
-        beside = published_beside(section, task)
-        if not beside:
-            continue
-        ours = [group for group in section.groups if group.task == task and group.runs]
-        for group in ours:
-            final = mean_over_seeds(group.numbers("final_return"))
-            budget = steps(group.runs[0].total_env_steps)
-            rows.append([task, f"ours: {group.method}", number(final), budget, str(len(group.runs)), "–"])
-        for row in sorted(beside, key=lambda row: (row.env_steps, row.mean)):
-            if row.source not in sources:
-                sources.append(row.source)
-            value = number(Estimate(row.mean)) + (f" ± {row.std:,.0f}" if row.std is not None else "")
-            seeds = "not known" if row.seeds is None else str(row.seeds)
-            rows.append([task, row.label, value, steps(row.env_steps), seeds, f"{sources.index(row.source) + 1}"])
-            pages.record(
-                "published", "return", Estimate(row.mean), benchmark=section.benchmark, task=task, method=row.label,
-                seeds=row.seeds, env_steps=row.env_steps, source=row.source,
-            )  # fmt: skip
-    if rows:
-        columns = ["task", "method", "return", "env steps", "seeds", "source"]
-        caption = (
-            "Published results beside ours, at our budget or the next larger one. Ours are final returns with their "
-            "intervals; ± is a standard deviation."
-        )
-        pages.blocks += [Heading("Beside published results", level=3), TableBlock(caption, columns, rows)]
-        pages.blocks.append(Bullets([f"Source {place}: {source}." for place, source in enumerate(sources, start=1)]))
-
-
-def add_published_aggregates(pages: Pages, rows: list[PublishedAggregate]) -> None:
-    """Adds what others have over all 26 games."""
-    table = []
-    for row in rows:
-        seeds = "not known" if row.seeds is None else str(row.seeds)
-        median, mean = ("–" if value is None else f"{value:.3f}" for value in (row.median, row.mean))
-        table.append([row.method, f"{row.iqm:.3f}", median, mean, steps(row.env_steps), seeds, row.source])
-        about = {"benchmark": "atari", "method": row.method, "seeds": row.seeds, "env_steps": row.env_steps}
-        pages.record("published", "IQM of human-normalised score", Estimate(row.iqm), source=row.source, **about)
-    caption = (
-        f"Human-normalised scores that others report over all {ALL_GAMES} games: not to be held against fewer games."
-    )
-    columns = ["method", "IQM", "median", "mean", "env steps", "seeds", "source"]
-    pages.blocks.append(TableBlock(caption, columns, table))
-
-
-# -- how numbers are written -------------------------------------------------------------------------------------------
-
-
-def number(estimate: Estimate) -> str:
-    """Writes a return: whole from 100 on."""
-    return written(estimate, lambda value: f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}")
-
-
-def decimal(estimate: Estimate, places: int = 3) -> str:
-    return written(estimate, lambda value: f"{value:.{places}f}")
-
-
-def written(estimate: Estimate, write: Any) -> str:
-    if not estimate.has_interval:
-        return write(estimate.value)
-    return f"{write(estimate.value)} [{write(estimate.low)}, {write(estimate.high)}]"
-
-
-def steps(count: int) -> str:
-    return f"{count:,}"
-
-
-def seeds_text(count: int) -> str:
-    return f"{count} seed{'s' if count != 1 else ''}"
-
-
-def spread(counts: list[int]) -> str:
-    """Writes counts as one number, or as the lowest and the highest."""
-    return str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
-
-
-def run_name(run: Run) -> str:
-    return f"`{run.path}`"
