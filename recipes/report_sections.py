@@ -33,6 +33,7 @@ from mcurl_torchrl.reports import (
     mean_over_seeds,
 )
 
+MOST_IN_SHORT = 3  # comparisons at the beginning of the page
 MOST_DIFFERENCES = 40  # rows on the page; report.csv has them all
 
 
@@ -93,7 +94,11 @@ def add_aggregates(pages: Pages, section: Section, over: Comparable, repetitions
     pages.blocks.append(
         TableBlock(f"Final scores as {scale}; 95 % intervals by the stratified bootstrap.", columns, rows)
     )
-    told = "; ".join(f"{method} {decimal(found[method]['IQM'])}" for method in over.methods)
+    told = "; ".join(
+        f"{method} {decimal(found[method]['IQM'])}"
+        + ("" if found[method]["IQM"].has_interval else f" (no interval: seeds {spread(runs[method])})")
+        for method in over.methods
+    )
     pages.in_short.append(f"{section.name}, {which}, IQM of the {scale}: {told}.")
     if any(len(set(counts)) > 1 for counts in runs.values()):
         pages.blocks.append(
@@ -205,6 +210,12 @@ def add_comparisons(pages: Pages, section: Section, repetitions: int) -> None:
             rows,
         ),
     ]
+    if len(found) <= MOST_IN_SHORT:
+        pages.in_short += [
+            f"{section.name}: a run of {one.ours} ends higher than one of {one.theirs} with probability "
+            f"{decimal(one.improvement, 2)}, on {one.tasks[0] if len(one.tasks) == 1 else f'{len(one.tasks)} tasks'}."
+            for one in found
+        ]
     if len(differences) <= MOST_DIFFERENCES:
         caption = "Final return of the first method less that of the second: mean and Student's 95 % interval."
         columns = ["task", "first", "second", "difference", "seeds"]

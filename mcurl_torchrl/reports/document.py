@@ -50,7 +50,8 @@ class TableBlock:
 
     def numeric(self, place: int) -> bool:
         """Tells whether a column has numbers only."""
-        return all(_NUMBER.match(row[place]) for row in self.rows)
+        cells = [row[place] for row in self.rows]
+        return all(map(_NUMBER.match, cells)) and any(character.isdigit() for cell in cells for character in cell)
 
 
 @dataclass(frozen=True)
