@@ -86,22 +86,24 @@ class Found:
 
 def find_runs(folders: list[Path]) -> Found:
     """Reads all runs below folders, each once; a folder without any is an error."""
-    found, seen = Found(), set[Path]()
+    found, known = Found(), set[Path]()
     for folder in folders:
         if not folder.is_dir():
             raise BadCommand(f"runs={folder}: {'it is a file' if folder.exists() else 'there is no such folder'}")
-        before = len(found.runs) + len(found.unreadable)
-        known = len(seen)
-        for path, suite in run_folders(folder, None, seen, found):
-            try:
-                found.runs.append(read_run(path, suite))
-            except (OSError, ValueError, KeyError, YAMLError, OmegaConfBaseException) as error:
-                found.unreadable.append((path, str(error.args[0]) if isinstance(error, KeyError) else str(error)))
-        if len(found.runs) + len(found.unreadable) == before and len(seen) > known:
+        below = list(run_folders(folder, None, set(), found))
+        if not below:
             raise BadCommand(
                 f"runs={folder}: there is no run below it; a run is a folder with config.yaml and manifest.json or "
                 "result.json"
             )
+        for path, suite in below:
+            if path.resolve() in known:  # a folder that was named twice, or a link to it
+                continue
+            known.add(path.resolve())
+            try:
+                found.runs.append(read_run(path, suite))
+            except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+                found.unreadable.append((path, str(error)))
     return found
 
 
@@ -110,13 +112,13 @@ def run_folders(
 ) -> Iterator[tuple[Path, Suite | None]]:
     """Yields the run directories at or below a folder, with the suite that they belong to."""
     place = folder.resolve()
-    if place in seen:  # named twice, or a link to it
+    if place in seen:  # links can go round in a circle
         return
     seen.add(place)
     if (folder / SUITE).is_file():
         try:
             suite = read_suite(folder)
-            found.suites.append(suite)
+            found.suites += [suite] if suite not in found.suites else []
         except (OSError, ValueError, KeyError, TypeError, AttributeError, YAMLError, OmegaConfBaseException) as error:
             found.problems.append(f"{folder / SUITE} cannot be read, so no run is held against it: {error!r}")
     directory = RunDirectory(folder)

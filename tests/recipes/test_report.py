@@ -17,6 +17,7 @@ import numpy as np
 import published_scores
 import pytest
 import report
+import report_groups
 import report_runs
 from command_line import BadCommand
 from matplotlib.image import imread
@@ -73,6 +74,12 @@ def make(out: Path, *folders: Path, more: tuple[str, ...] = ()) -> Made:
     given = f"runs=[{listed}]" if len(folders) > 1 else f"runs={listed}"
     report.main(settings(given, f"out={command_line.quoted(out)}", *more, recipe="report"))
     return Made(out)
+
+
+def grouped(folder: Path) -> tuple[report_runs.Found, report_groups.Grouping]:
+    """What a report has before it draws anything."""
+    found = report_runs.find_runs([folder])
+    return found, report_groups.group_runs(found.runs)
 
 
 @pytest.fixture(scope="module")
@@ -236,8 +243,8 @@ def test_other_settings_are_kept_apart_and_named(tmp_path: Path):
 def test_settings_that_change_nothing_keep_nothing_apart(tmp_path: Path, setting: str):
     write_run(tmp_path / "runs/a", "env=Pong", "preset=cpu", seed=1)
     write_run(tmp_path / "runs/b", "env=Pong", "preset=cpu", setting, seed=2)
-    made = make(tmp_path / "out", tmp_path / "runs")
-    assert made.methods() == {"mcurl"} and "Settings that differ" not in made.markdown
+    _, grouping = grouped(tmp_path)
+    assert [(group.method, group.seeds) for group in grouping.groups] == [("mcurl", [1, 2])] and not grouping.splits
 
 
 def test_many_differing_settings_are_numbered(tmp_path: Path):
@@ -245,8 +252,8 @@ def test_many_differing_settings_are_numbered(tmp_path: Path):
     for number in range(8):
         chosen = [option for place, option in enumerate(options) if number >> place & 1]
         write_run(tmp_path / f"runs/{number}", "env=Pong", "preset=cpu", *chosen)
-    made = make(tmp_path / "out", tmp_path / "runs")
-    assert made.methods() == {f"mcurl (settings {number})" for number in range(1, 9)}
+    _, grouping = grouped(tmp_path)
+    assert {group.method for group in grouping.groups} == {f"mcurl (settings {number})" for number in range(1, 9)}
 
 
 def test_runs_of_different_lengths(tmp_path: Path):
@@ -326,7 +333,8 @@ def test_nothing_finished_yet(tmp_path: Path):
 def test_a_run_that_is_to_go_on_for_longer_is_not_finished(tmp_path: Path):
     run = write_run(tmp_path / "runs/a", "env=Pong", "preset=cpu")
     run.config.write_text(run.config.read_text().replace("total_env_steps: 100000", "total_env_steps: 200000"))
-    assert "is to go on for longer" in make(tmp_path / "out", tmp_path / "runs").markdown
+    found, grouping = grouped(tmp_path)
+    assert "is to go on for longer" in found.runs[0].remarks[0] and grouping.groups[0].runs == []
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
@@ -340,12 +348,12 @@ def keep(file: Path, share: float) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lambda run: keep(run.eval.path, 0.2), "eval.csv ends at 40,000 env steps, result.json says 100,000"),
+        (lambda run: keep(run.eval.path, 0.2), r"eval.csv ends at \d0,000 env steps, result.json says 100,000"),
         (lambda run: keep(run.eval.path, 0.9), r"eval.csv has \d\d of the 100 episodes of the last evaluation"),
         (lambda run: run.eval.path.unlink(), "eval.csv is missing or empty"),
         (lambda run: run.eval.path.write_text("step,env_steps\n1,2,3\n"), "line 2 has 3 cells for 2 columns"),
         (lambda run: run.eval.path.write_text("step,env_steps\n1,2\n"), r"damaged \(KeyError\('return'\)\)"),
-        (lambda run: change(run.result, final_return=77.0), "has the mean 9.0, result.json says 77.0"),
+        (lambda run: change(run.result, final_return=77.0), "eval.csv is 9.0 on average, result.json says 77.0"),
         (lambda run: change(run.result, final_return=math.nan), "result.json has final_return=nan"),
         (lambda run: keep(run.result, 0.5), "damaged"),
         (lambda run: run.config.unlink(), "it has no config.yaml"),
@@ -360,8 +368,22 @@ def test_a_damaged_run_is_named_and_left_out(tmp_path: Path, damage, sentence: s
     for seed in (1, 2, 3):
         write_run(tmp_path / f"runs/mcurl-seed{seed}", "env=Pong", "preset=cpu", seed=seed, final=3.0 * seed)
     damage(RunDirectory(tmp_path / "runs/mcurl-seed3"))
+    found, grouping = grouped(tmp_path / "runs")
+    said = [why for _, why in found.unreadable] + [remark for run in found.runs for remark in run.remarks]
+    assert len(said) == 1 and re.search(sentence, said[0])
+    (group,) = grouping.groups
+    assert group.seeds == [1, 2] and group.unfinished == []
+
+
+def test_what_is_left_out_is_on_the_page(tmp_path: Path):
+    for seed in (1, 2, 3, 4):
+        write_run(tmp_path / f"runs/mcurl-seed{seed}", "env=Pong", "preset=cpu", seed=seed, final=3.0 * seed)
+    keep(tmp_path / "runs/mcurl-seed3/eval.csv", 0.9)
+    (tmp_path / "runs/mcurl-seed4/config.yaml").unlink()
     made = make(tmp_path / "out", tmp_path / "runs")
-    assert re.search(sentence, made.markdown), made.markdown
+    assert "4 runs: 2 finished, 1 damaged, 1 unreadable." in made.markdown
+    assert "of the 100 episodes of the last evaluation" in made.markdown
+    assert f"- `{tmp_path}/runs/mcurl-seed4`: it has no config.yaml" in made.markdown
     assert made.number(kind="task", quantity="final return") == (pytest.approx(4.5), None, None)
 
 
@@ -431,9 +453,9 @@ def test_variants_of_a_suite_are_methods(tmp_path: Path):
     variants = "{size60: [env.image_size=60], size84: [env.image_size=84]}"
     text = f"experiments: [{{recipe: rainbow_mcurl, envs: [Pong], algos: [mcurl], seeds: [1], variants: {variants}}}]"
     (tmp_path / "suite.yaml").write_text(text)
-    made = make(tmp_path / "out", tmp_path)
-    assert made.methods() == {"mcurl-size60", "mcurl-size84"}
-    assert "not in suite.yaml" not in made.markdown and "not started" not in made.markdown
+    found, grouping = grouped(tmp_path)
+    assert {group.method for group in grouping.groups} == {"mcurl-size60", "mcurl-size84"}
+    assert found.not_started(found.suites[0]) == [] and not any(run.remarks for run in found.runs)
 
 
 def test_commits_with_the_same_code_are_told_apart_from_others():
@@ -450,7 +472,8 @@ def test_commits_with_the_same_code_are_told_apart_from_others():
 def test_a_damaged_suite_file(tmp_path: Path, text: str):
     write_run(tmp_path / "runs/a", "env=Pong", "preset=cpu")
     (tmp_path / "runs/suite.yaml").write_text(text)
-    assert "suite.yaml cannot be read" in make(tmp_path / "out", tmp_path / "runs").markdown
+    found, _ = grouped(tmp_path)
+    assert "suite.yaml cannot be read" in found.problems[0] and len(found.runs) == 1
 
 
 # -- finding runs ------------------------------------------------------------------------------------------------------
