@@ -29,7 +29,7 @@ MEASURE = """<script>addEventListener("load", () => {
   const all = (selector, of) => [...document.querySelectorAll(selector)].map(of);
   const inside = (element) => element.closest(".scroll") !== null;
   const outside = all("main *", (e) => [e, e.getBoundingClientRect()]).filter(([e, r]) => !inside(e));
-  document.title = JSON.stringify({
+  parent.postMessage(JSON.stringify({
     width: innerWidth,
     page: document.documentElement.scrollWidth,
     too_wide: outside.filter(([e, r]) => r.right > innerWidth + 0.5).map(([e]) => e.outerHTML.slice(0, 80)),
@@ -38,8 +38,12 @@ MEASURE = """<script>addEventListener("load", () => {
     tables: all(".scroll", (s) => ({scrolls: s.scrollWidth > s.clientWidth + 1, height: s.clientHeight})),
     letters: all("p, li, td", (e) => parseFloat(getComputedStyle(e).fontSize)),
     loaded: performance.getEntriesByType("resource").map((entry) => entry.name.slice(0, 30)),
-  });
+  }), "*");
 });</script>"""
+# A window is never narrower than 500 pixels; a frame is as narrow as a phone.
+FRAME = """<!doctype html><meta name="color-scheme" content="light dark"><title></title>
+<script>onmessage = (message) => { document.title = message.data; };</script>
+<iframe src="measured.html" style="border: 0; width: %dpx; height: %dpx"></iframe>"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -70,7 +74,9 @@ def browse(page: Path, folder: Path, screen: str, scheme: str, *more: str) -> st
 def measure(page: Path, folder: Path, screen: str, scheme: str) -> dict[str, Any]:
     copy = folder / "measured.html"
     copy.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{MEASURE}</body>"), encoding="utf-8")
-    dom = browse(copy, folder, screen, scheme, "--dump-dom", "--virtual-time-budget=5000")
+    frame = folder / "frame.html"
+    frame.write_text(FRAME % SCREENS[screen], encoding="utf-8")
+    dom = browse(frame, folder, screen, scheme, "--dump-dom", "--virtual-time-budget=5000")
     return json.loads(html.unescape(re.search(r"<title>(.*?)</title>", dom, re.DOTALL)[1]))
 
 
