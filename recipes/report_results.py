@@ -130,7 +130,7 @@ def profiles(section: Section, over: Comparable) -> tuple[np.ndarray, dict[str, 
     """Returns thresholds, and of each method its performance profile there."""
     scores = {method: [section.scores(method, task) for task in over.tasks] for method in over.methods}
     pooled = [score for tasks in scores.values() for task in tasks for score in task]
-    thresholds = np.linspace(min(0.0, *pooled), max(1.0, *pooled), THRESHOLDS)
+    thresholds = np.linspace(min(0.0, *pooled), 1.05 * max(1.0, *pooled), THRESHOLDS)
     return thresholds, {method: estimate_profile(tasks, thresholds) for method, tasks in scores.items()}
 
 

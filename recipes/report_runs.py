@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -52,7 +53,7 @@ class Run:
     curve: tuple[tuple[int, float], ...]  # env steps, mean return of an evaluation
     result: dict[str, Any]
     started: str = ""
-    commit: str | None = None
+    commits: tuple[str | None, ...] = (None,)  # of its start, and of each time it was resumed
     remarks: tuple[str, ...] = ()
 
     @property
@@ -165,6 +166,7 @@ def read_run(path: Path, suite: Suite | None) -> Run:
     if recipe is None:
         raise ValueError(f"{directory.config.name} does not say of which recipe it is")
     status, curve, result, remarks = read_outcome(directory, cfg)
+    codes = [start.get("git") or {} for start in (manifest, *manifest.get("resumed", []))]
     named = FOLDER_NAME.fullmatch(path.name)
     has_variant = named is not None and named["label"].startswith(f"{cfg.algo_name}-")
     run = Run(
@@ -179,10 +181,10 @@ def read_run(path: Path, suite: Suite | None) -> Run:
         curve=curve,
         result=result,
         started=str(manifest.get("time", "")),
-        commit=(manifest.get("git") or {}).get("commit"),
+        commits=tuple(code.get("commit") for code in codes),
     )
     remarks += against_suite(run, suite)
-    if (manifest.get("git") or {}).get("dirty"):
+    if any(code.get("dirty") for code in codes):
         remarks.append("its code had changes that were not committed")
     return Run(**{**vars(run), "remarks": tuple(remarks)})
 
@@ -247,13 +249,15 @@ def against_suite(run: Run, suite: Suite | None) -> list[str]:
         remarks.append(f"not in {SUITE}")
     elif suite.planned and (folder.parts[0], folder.name) != (run.recipe, f"{run.label}-seed{run.seed}"):
         remarks.append(f"not what its folder's name says: it is {run.label} of {run.recipe}, seed {run.seed}")
-    if suite.commit is not None and run.commit != suite.commit:
-        ran = "an unknown commit" if run.commit is None else f"commit {run.commit[:7]}"
-        same = run.commit is not None and same_code(run.commit, suite.commit)
-        remarks.append(f"{ran}, not the declared {suite.commit[:7]}{' (with the same code)' if same else ''}")
+    for commit in dict.fromkeys(run.commits):
+        if suite.commit is not None and commit != suite.commit:
+            ran = "an unknown commit" if commit is None else f"commit {commit[:7]}"
+            same = commit is not None and same_code(commit, suite.commit)
+            remarks.append(f"{ran}, not the declared {suite.commit[:7]}{' (with the same code)' if same else ''}")
     return remarks
 
 
+@functools.cache
 def same_code(commit: str, other: str) -> bool:
     """Tells whether two commits of this repository have the same package and recipes; False where git cannot say."""
     repository = Path(__file__).resolve().parents[1]

@@ -33,6 +33,7 @@ from mcurl_torchrl.reports import (
     mean_over_seeds,
 )
 
+NO_INTERVAL = f"no interval where a task has fewer than {FEWEST_SEEDS} seeds"
 MOST_IN_SHORT = 3  # comparisons at the beginning of the page
 MOST_DIFFERENCES = 40  # rows on the page; report.csv has them all
 
@@ -94,16 +95,15 @@ def add_aggregates(pages: Pages, section: Section, over: Comparable, repetitions
     pages.blocks.append(
         TableBlock(f"Final scores as {scale}; 95 % intervals by the stratified bootstrap.", columns, rows)
     )
-    told = "; ".join(
-        f"{method} {decimal(found[method]['IQM'])}"
-        + ("" if found[method]["IQM"].has_interval else f" (no interval: seeds {spread(runs[method])})")
-        for method in over.methods
-    )
-    pages.in_short.append(f"{section.name}, {which}, IQM of the {scale}: {told}.")
+    told = "; ".join(f"{method} {decimal(found[method]['IQM'])}" for method in over.methods)
+    few = "" if all(found[method]["IQM"].has_interval for method in over.methods) else f" ({NO_INTERVAL})"
+    pages.in_short.append(f"{section.name}, {which}, IQM of the {scale}: {told}{few}.")
     if any(len(set(counts)) > 1 for counts in runs.values()):
         pages.blocks.append(
             Paragraph("Tasks have different numbers of seeds. In IQM and optimality gap each run has the same weight.")
         )
+    if max(sum(counts) for counts in runs.values()) < FEWEST_SEEDS:
+        return  # a figure of one or two points
     panels = {name: {method: found[method][name] for method in over.methods} for name in AGGREGATES}
     pages.blocks.append(
         FigureBlock(

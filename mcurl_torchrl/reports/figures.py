@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ __all__ = ["Curve", "Drawing", "draw_curves", "draw_estimates", "draw_profiles"]
 
 _WIDTH = 4.6  # inches: shown at the width of a phone, the letters keep their size
 _DPI = 200
+_NEAREST = 0.05  # half of the width of the shortest axis of scores
 _LINES = ("-", "--", "-.", ":")
 _REFERENCE_MARKERS = ("D", "s", "^", "v", "P", "X")
 
@@ -182,10 +183,11 @@ def draw_estimates(
             if neutral is not None:
                 axes.axvline(neutral, color=theme.quiet, linewidth=1, linestyle=(0, (2, 2)), zorder=1)
                 axes.set_xlim(-0.02, 1.02)
+            else:
+                axes.set_xlim(*_span(estimates.values()))
             axes.set_ylim(-0.6, len(labels) - 0.4)
             axes.set_yticks(range(len(labels)), [_wrap(label) for label in reversed(labels)])
-            axes.margins(x=0.12)
-            axes.locator_params(axis="x", nbins=4)
+            axes.locator_params(axis="x", nbins=3)
             _dress(axes, theme, quantity, title_size=9.5)
             if place % columns:
                 axes.set_yticklabels([])
@@ -283,6 +285,13 @@ def _add_legend(figure: Figure, axes: Axes, theme: _Theme) -> None:
         frameon=False,
         handlelength=1.6,
     )
+
+
+def _span(estimates: Iterable[Estimate]) -> tuple[float, float]:
+    """Returns where an axis begins and ends: never so near that hardly any difference looks large."""
+    ends = [end for e in estimates for end in (e.value, e.low, e.high) if end is not None]
+    middle, reach = (min(ends) + max(ends)) / 2, 0.6 * (max(ends) - min(ends))
+    return middle - max(reach, _NEAREST), middle + max(reach, _NEAREST)
 
 
 def _wrap(label: str, width: int = 26) -> str:

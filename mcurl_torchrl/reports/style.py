@@ -36,10 +36,11 @@ table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: 0.
 th, td { padding: 0.45rem 0.75rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 tbody tr:last-child > * { border-bottom: 0; }
 thead th { color: var(--quiet); font-weight: 600; vertical-align: bottom; background: var(--raised); }
-tbody th { font-weight: 500; position: sticky; left: 0; background: var(--page); min-width: 6.5rem; max-width: 16rem; }
+tbody th { font-weight: 500; position: sticky; left: 0; background: var(--page); min-width: 8rem; max-width: 16rem; }
 thead th:first-child { position: sticky; left: 0; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 thead .number { white-space: normal; }
+tbody td:not(.number) { min-width: 7rem; }
 .interval { color: var(--quiet); font-size: 0.92em; }
 .figures { display: grid; gap: 1rem; margin: 1rem 0; }
 .figures { grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }

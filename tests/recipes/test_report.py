@@ -425,6 +425,8 @@ def test_what_is_other_than_the_suite_declares_is_marked(suite: Path, tmp_path: 
     change(games / "Pong/mcurl-seed1/manifest.json", git={"commit": "b" * 40, "dirty": False})
     change(games / "Pong/mcurl-seed2/manifest.json", git={"commit": COMMIT, "dirty": True})
     (games / "Pong/mcurl-seed3/manifest.json").unlink()
+    resumed = [{"step": 10, "git": {"commit": code * 40, "dirty": False}} for code in "ac"]
+    change(games / "Pong/rainbow-seed1/manifest.json", resumed=resumed)
     write_run(games / "Pong/mcurl-seed9", "env=Pong", "preset=cpu", seed=9)
     write_run(games / "Pong/rainbow-seed4", "env=Pong", "preset=cpu", "algo=rainbow", seed=1, final=99.0)
     found = {
@@ -435,7 +437,7 @@ def test_what_is_other_than_the_suite_declares_is_marked(suite: Path, tmp_path: 
         "mcurl-seed2": ("its code had changes that were not committed",),
         "mcurl-seed3": ("an unknown commit, not the declared aaaaaaa",),
         "mcurl-seed9": ("not in suite.yaml",),
-        "rainbow-seed1": (),
+        "rainbow-seed1": ("commit ccccccc, not the declared aaaaaaa",),
         "rainbow-seed2": (),
         "rainbow-seed3": (),
         "rainbow-seed4": ("not what its folder's name says: it is rainbow of rainbow_mcurl, seed 1",),
@@ -493,7 +495,7 @@ def test_a_run_without_a_manifest_and_an_old_one_without_a_recipe(tmp_path: Path
     run.manifest.unlink()
     run.config.write_text(re.sub("^recipe:.*\n", "", run.config.read_text(), flags=re.MULTILINE))
     (found,) = report_runs.find_runs([tmp_path]).runs
-    assert (found.recipe, found.commit, found.label) == ("sac_mcurl", None, "mcurl")
+    assert (found.recipe, found.commits, found.label) == ("sac_mcurl", (None,), "mcurl")
 
 
 def test_checkpoints_are_no_runs(tmp_path: Path):

@@ -89,6 +89,14 @@ def test_estimates_are_points_with_lines(figures: list[Figure]):
     assert (first.get_title(loc="left"), second.get_title(loc="left")) == ("IQM", "mean")
 
 
+def test_an_axis_does_not_make_much_of_nothing(figures: list[Figure]):
+    draw_estimates(
+        {"IQM": {"a": Estimate(0.5), "b": Estimate(0.501)}, "mean": {"a": Estimate(0.0), "b": Estimate(1.0)}}
+    )
+    near, far = figures[0].axes
+    assert near.get_xlim() == pytest.approx((0.4505, 0.5505)) and far.get_xlim() == pytest.approx((-0.1, 1.1))
+
+
 def test_a_line_at_no_difference(figures: list[Figure]):
     draw_estimates({"P": {"a over b": Estimate(0.5)}}, columns=1, neutral=0.5)
     assert figures[0].axes[0].lines[-1].get_xdata() == [0.5, 0.5]
