@@ -105,6 +105,8 @@ def find_runs(folders: list[Path]) -> Found:
                 found.runs.append(read_run(path, suite))
             except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
                 found.unreadable.append((path, str(error)))
+            except (AttributeError, KeyError, TypeError) as error:  # JSON or YAML of another shape than ours
+                found.unreadable.append((path, f"it is damaged: {error!r}"))
     return found
 
 
@@ -149,20 +151,10 @@ def read_suite(folder: Path) -> Suite:
 def read_run(path: Path, suite: Suite | None) -> Run:
     """Reads a run directory; raises an error that says why it cannot be used."""
     directory = RunDirectory(path)
-    if not directory.config.is_file():
-        raise ValueError(f"it has no {directory.config.name}")
-    cfg = OmegaConf.load(directory.config)
+    cfg = read_config(directory.config)
     manifest = directory.read_manifest() if directory.manifest.is_file() else {}
-    if not isinstance(cfg, DictConfig):
-        raise ValueError(f"{directory.config.name} is damaged: it has no settings")
-    missing = [
-        key for key in ("algo_name", "seed", "total_env_steps", "env.backend") if OmegaConf.select(cfg, key) is None
-    ]
-    if missing or env_name(cfg) is None:
-        raise ValueError(f"{directory.config.name} does not say {', '.join(missing) or 'env.task, env.game or env.id'}")
-    recipe = (
-        cfg.get("recipe") or manifest.get("recipe") or next((SECTIONS[key] for key in cfg if key in SECTIONS), None)
-    )
+    by_section = next((SECTIONS[key] for key in cfg if key in SECTIONS), None)
+    recipe = cfg.get("recipe") or manifest.get("recipe") or by_section
     if recipe is None:
         raise ValueError(f"{directory.config.name} does not say of which recipe it is")
     status, curve, result, remarks = read_outcome(directory, cfg)
@@ -187,6 +179,22 @@ def read_run(path: Path, suite: Suite | None) -> Run:
     if any(code.get("dirty") for code in codes):
         remarks.append("its code had changes that were not committed")
     return Run(**{**vars(run), "remarks": tuple(remarks)})
+
+
+def read_config(file: Path) -> DictConfig:
+    """Reads a run's settings, and checks those that a report goes by."""
+    if not file.is_file():
+        raise ValueError(f"it has no {file.name}")
+    cfg = OmegaConf.load(file)
+    if not isinstance(cfg, DictConfig):
+        raise ValueError(f"{file.name} is damaged: it has no settings")
+    missing = [key for key in NEEDED if OmegaConf.select(cfg, key) is None]
+    if missing or env_name(cfg) is None:
+        raise ValueError(f"{file.name} does not say {', '.join(missing) or 'env.task, env.game or env.id'}")
+    for key in ("seed", "total_env_steps"):
+        if not isinstance(cfg[key], int):
+            raise ValueError(f"{file.name} has {key}={cfg[key]!r}; it must be a whole number")
+    return cfg
 
 
 def read_outcome(

@@ -360,9 +360,12 @@ def keep(file: Path, share: float) -> None:
         (lambda run: run.config.write_text("a: [1"), "expected ',' or ']'"),
         (lambda run: run.config.write_text("- 1"), "it has no settings"),
         (lambda run: run.config.write_text("seed: 1\nalgo_name: ppo"), "does not say total_env_steps, env.backend"),
+        (lambda run: run.config.write_text(run.config.read_text().replace("seed: 3", "seed: x")), "has seed='x'"),
         (lambda run: run.manifest.write_text("{"), "manifest.json is damaged"),
+        (lambda run: change(run.manifest, git="main"), "it is damaged"),
+        (lambda run: run.result.write_text("[1]"), "it is damaged"),
     ],
-    ids=range(13),
+    ids=range(16),
 )
 def test_a_damaged_run_is_named_and_left_out(tmp_path: Path, damage, sentence: str):
     for seed in (1, 2, 3):
