@@ -19,6 +19,7 @@ from recipes.building import objective_keys
 from recipes.schema import CONF
 
 SHARED = CONF / "shared"
+PATHS = ("resume", "run", "runs", "out")  # settings that name a file or a folder
 
 
 def config_folder(config_name: str) -> Path:
@@ -81,7 +82,7 @@ def directory_named_by(override: Override) -> RunDirectory:
 def quote_existing(argument: str) -> str:
     """Takes the path of something that is there as it is typed, also where Hydra's grammar would read more into it."""
     key, equals, typed = argument.partition("=")
-    return f"{key}={quoted(typed)}" if key in ("resume", "run") and typed and os.path.lexists(typed) else argument
+    return f"{key}={quoted(typed)}" if key in PATHS and typed and os.path.lexists(typed) else argument
 
 
 def quoted(path: str | Path) -> str:

@@ -3,47 +3,130 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import dataclass
 from pathlib import Path
 
 PUBLISHED = Path(__file__).parent / "published"
-DMC_METHODS = {"curl": "CURL", "pixel_sac": "pixel SAC"}
-ATARI_METHODS = {"eff_rainbow": "data-efficient Rainbow", "curl": "CURL", "mcurl": "M-CURL"}
-ATARI_ENV_STEPS = 100_000
+DMC_METHODS = {
+    "pixel_sac": "pixel SAC",
+    "curl": "CURL",
+    "drq": "DrQ",
+    "spr": "SPR",
+    "playvirtual": "PlayVirtual",
+    "mlr": "MLR",
+    "drqv2": "DrQ-v2",
+    "dreamerv3": "DreamerV3",
+    "mrq": "MR.Q",
+}
+DRAWN = ("pixel_sac", "eff_rainbow", "curl", "mcurl")  # beside a curve; all of them would be too many
+
+
+@dataclass(frozen=True)
+class Published:
+    """What was published of a method on a task."""
+
+    task: str
+    method: str
+    label: str
+    env_steps: int
+    mean: float
+    std: float | None
+    seeds: int | None  # None: not known here
+    source: str
+
+
+@dataclass(frozen=True)
+class PublishedAggregate:
+    """What was published of a method over all 26 games of Atari-100k, on the human-normalised scale."""
+
+    method: str
+    env_steps: int
+    seeds: int | None
+    iqm: float
+    median: float | None
+    mean: float | None
+    source: str
+
+
+def published_dmc(folder: Path = PUBLISHED) -> list[Published]:
+    """Returns all that is published on DMControl. Those with a standard deviation, from a paper's table, come first."""
+    return [
+        Published(
+            task=row["task"],
+            method=row["method"],
+            label=DMC_METHODS[row["method"]],
+            env_steps=int(row["env_steps"]),
+            mean=float(row["mean"]),
+            std=float(row["std"]) if row["std"] else None,
+            seeds=int(row["seeds"]) if row["seeds"] else None,
+            source=row["source"],
+        )
+        for row in sorted(read("dmc.csv", folder), key=lambda row: not row["std"])
+    ]
+
+
+def published_atari(folder: Path = PUBLISHED) -> list[Published]:
+    """Returns the scores on Atari-100k that M-CURL's paper lists."""
+    methods = read("atari100k_methods.csv", folder)
+    return [
+        Published(
+            task=row["game"],
+            method=method["method"],
+            label=method["label"],
+            env_steps=int(method["env_steps"]),
+            mean=float(row[method["method"]]),
+            std=None,
+            seeds=int(method["seeds"]) if method["seeds"] else None,
+            source=method["source"],
+        )
+        for row in read("atari100k.csv", folder)
+        for method in methods
+    ]
+
+
+def published_aggregates(folder: Path = PUBLISHED) -> list[PublishedAggregate]:
+    """Returns published aggregates over the 26 games of Atari-100k."""
+    return [
+        PublishedAggregate(
+            method=row["method"],
+            env_steps=int(row["env_steps"]),
+            seeds=int(row["seeds"]) if row["seeds"] else None,
+            iqm=float(row["iqm"]),
+            median=float(row["median"]) if row["median"] else None,
+            mean=float(row["mean"]) if row["mean"] else None,
+            source=row["source"],
+        )
+        for row in read("atari100k_aggregates.csv", folder)
+    ]
 
 
 def published_scores(name: str | None, env_steps: int) -> dict[str, tuple[int, float]]:
     """Returns what is published of a task or a game up to a number of environment steps, for a plot.
 
-    Some results on DMControl were published twice. One with a standard deviation comes from a paper's table, and goes
-    before one that was read off somebody's score files. The Atari scores are those that M-CURL's paper lists.
+    Some results on DMControl were published twice; the one of a paper's table goes before one that was read off
+    somebody's score files.
 
     Returns:
         A label to (env_steps, mean return).
     """
-    rows = [
-        (DMC_METHODS[row["method"]], int(row["env_steps"]), float(row["mean"]))
-        for row in sorted(read("dmc.csv"), key=lambda row: not row["std"])
-        if row["task"] == name
-    ]
-    rows += [
-        (label, ATARI_ENV_STEPS, float(row[method]))
-        for row in read("atari100k.csv")
-        for method, label in ATARI_METHODS.items()
-        if row["game"] == name
-    ]
+    return to_draw([*published_dmc(), *published_atari()], name, env_steps)
+
+
+def to_draw(rows: list[Published], name: str | None, env_steps: int) -> dict[str, tuple[int, float]]:
+    """Picks a few of the published results for a plot."""
     found: dict[str, tuple[int, float]] = {}
-    for label, steps, score in rows:
-        if steps <= env_steps:
-            found.setdefault(f"{label}, published at {steps // 1000}k", (steps, score))
+    for row in rows:
+        if row.task == name and row.method in DRAWN and row.env_steps <= env_steps:
+            found.setdefault(f"{row.label}, published at {row.env_steps // 1000}k", (row.env_steps, row.mean))
     return found
 
 
-def random_and_human_score(game: str | None) -> tuple[float, float] | None:
+def random_and_human_score(game: str | None, folder: Path = PUBLISHED) -> tuple[float, float] | None:
     """Returns what a random player and a human score; None for games that are not among the benchmark's 26."""
-    found = [row for row in read("atari100k.csv") if row["game"] == game]
+    found = [row for row in read("atari100k.csv", folder) if row["game"] == game]
     return (float(found[0]["random"]), float(found[0]["human"])) if found else None
 
 
-def read(name: str) -> list[dict[str, str]]:
-    with open(PUBLISHED / name, newline="", encoding="utf-8") as file:
+def read(name: str, folder: Path = PUBLISHED) -> list[dict[str, str]]:
+    with open(folder / name, newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))

@@ -191,12 +191,22 @@ class EvaluateConfig:
     device: str = "cpu"
 
 
+@dataclass
+class ReportConfig:
+    runs: Any = MISSING  # a folder that holds runs at any depth, a suite's for example, or a list of such folders
+    out: str = "report"  # a folder for the report
+    title: str = "Report"
+    bootstrap_repetitions: int = 10_000
+    published: str | None = None  # a folder with published results; null: published/, beside the recipes
+
+
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None), replace=True)
 OmegaConf.register_new_resolver("agent_steps", lambda env_steps, repeat: env_steps // repeat, replace=True)
 OmegaConf.register_new_resolver("multiply", lambda *factors: math.prod(factors), replace=True)
 ConfigStore.instance().store(name="sac_schema", node=SACRecipeConfig)
 ConfigStore.instance().store(name="rainbow_schema", node=RainbowRecipeConfig)
 ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)
+ConfigStore.instance().store(name="report_schema", node=ReportConfig)
 # Every objective is an algorithm under its own name, unless recipes have files for it: then each of them has one.
 CONF = Path(__file__).parent / "conf"
 for file in (CONF / "shared" / "objective").glob("*.yaml"):

@@ -2,6 +2,7 @@
 # Debian packages that pip cannot bring:
 #     scripts/debian.sh venv    what $PYTHON needs to make .venv
 #     scripts/debian.sh gl      what .venv needs to render without a display
+#     scripts/debian.sh browser what the slow tests need to look at a report
 # Exits 0 when they are there, after installing them where it may (root, or sudo without a password); otherwise one
 # sentence says what to install, and the exit code is 1.
 set -uo pipefail
@@ -16,6 +17,8 @@ has_gl() {
 import mujoco
 mujoco.Renderer(mujoco.MjModel.from_xml_string("<mujoco/>"), height=8, width=8).render()'
 }
+
+has_browser() { command -v chromium >/dev/null; }
 
 install() {
     local as_root=()
@@ -40,8 +43,12 @@ gl)
     packages=(libegl1 libopengl0 libgl1-mesa-dri)
     purpose="Rendering without a display"
     ;;
+browser)
+    packages=(chromium)
+    purpose="Looking at a report in a browser"
+    ;;
 *)
-    echo "usage: $0 venv | gl" >&2
+    echo "usage: $0 venv | gl | browser" >&2
     exit 2
     ;;
 esac

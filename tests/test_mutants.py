@@ -24,6 +24,7 @@ RUNS = "tests/recipes/test_sac_runs.py"
 RESUME = "tests/recipes/test_resume.py"
 RAINBOW = "tests/recipes/test_rainbow_update.py"
 RAINBOW_ORDER = "tests/recipes/test_rainbow_order.py"
+STATISTICS = "tests/reports/test_statistics.py"
 
 
 @dataclass(frozen=True)
@@ -729,6 +730,55 @@ MUTANTS = [
         "episodes = plan.evaluation_episodes if final is None else final",
         "episodes = plan.evaluation_episodes",
         "tests/training/test_evaluation.py",
+    ),
+    Mutant(
+        "the IQM leaves out a quarter that is rounded up",
+        "reports/statistics.py",
+        "cut = int(_TRIMMED * count)",
+        "cut = math.ceil(_TRIMMED * count)",
+        f"{STATISTICS}::test_iqm_by_hand",
+    ),
+    Mutant(
+        "a tie counts whole",
+        "reports/statistics.py",
+        "0.5 * (first == second)",
+        "1.0 * (first == second)",
+        f"{STATISTICS}::test_improvement_is_mann_whitneys_u",
+    ),
+    Mutant(
+        "a profile counts what is at its threshold",
+        "reports/statistics.py",
+        "(pooled > threshold)",
+        "(pooled >= threshold)",
+        f"{STATISTICS}::test_profile_counts_what_is_strictly_above",
+    ),
+    Mutant(
+        "two seeds have an interval",
+        "reports/statistics.py",
+        "FEWEST_SEEDS = 3",
+        "FEWEST_SEEDS = 2",
+        f"{STATISTICS}::test_fewer_than_three_seeds_have_no_interval",
+    ),
+    Mutant(
+        "an interval leaves 5 % out on each side",
+        "reports/statistics.py",
+        "tail = (1 - LEVEL) / 2",
+        "tail = 1 - LEVEL",
+        f"{STATISTICS}::test_intervals_are_percentiles_of_all_resamples",
+    ),
+    Mutant(
+        "Student's interval is one-sided",
+        "reports/statistics.py",
+        "0.5 + LEVEL / 2",
+        "LEVEL",
+        f"{STATISTICS}::test_the_mean_has_students_interval",
+    ),
+    Mutant(
+        "runs that are paired are drawn apart",
+        "reports/statistics.py",
+        "intervals = _intervals([pairs], improvement, repetitions, seed, cells=cells)",
+        "intervals = _intervals([x, y], probability_of_improvement, repetitions, seed, cells=cells)",
+        f"{STATISTICS}::test_paired_seeds_are_drawn_together",
     ),
 ]
 

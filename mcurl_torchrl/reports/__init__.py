@@ -1,0 +1,47 @@
+"""After training: statistics over seeds and tasks, figures, and pages of them."""
+
+from mcurl_torchrl.reports.document import (
+    Block,
+    Bullets,
+    FigureBlock,
+    Heading,
+    Paragraph,
+    TableBlock,
+    to_html,
+    to_markdown,
+)
+from mcurl_torchrl.reports.figures import Curve, Drawing, draw_curves, draw_estimates, draw_profiles
+from mcurl_torchrl.reports.statistics import (
+    AGGREGATES,
+    FEWEST_SEEDS,
+    Estimate,
+    difference_of_means,
+    estimate_aggregates,
+    estimate_improvement,
+    estimate_profile,
+    mean_over_seeds,
+)
+
+__all__ = [
+    "AGGREGATES",
+    "FEWEST_SEEDS",
+    "Block",
+    "Bullets",
+    "Curve",
+    "Drawing",
+    "Estimate",
+    "FigureBlock",
+    "Heading",
+    "Paragraph",
+    "TableBlock",
+    "difference_of_means",
+    "draw_curves",
+    "draw_estimates",
+    "draw_profiles",
+    "estimate_aggregates",
+    "estimate_improvement",
+    "estimate_profile",
+    "mean_over_seeds",
+    "to_html",
+    "to_markdown",
+]

@@ -1,0 +1,285 @@
+"""Finds the runs below some folders, and reads what each of them left behind."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from command_line import BadCommand
+from launch import action_repeat, env_name
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from mcurl_torchrl.training import RunDirectory, read_evaluations
+
+SUITE = "suite.yaml"
+FOLDER_NAME = re.compile(r"(?P<label>.+)-seed\d+(-\d{8}-\d{6})?")
+# Runs of before a config named its recipe are known by their section.
+SECTIONS = {"sac": "sac_mcurl", "rainbow": "rainbow_mcurl"}
+NEEDED = ("algo_name", "seed", "total_env_steps", "env.backend")
+FINISHED, UNFINISHED, DAMAGED = "finished", "unfinished", "damaged"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What was declared of the runs in a folder."""
+
+    path: Path
+    commit: str | None = None
+    planned: frozenset[Path] = frozenset()  # its runs' folders: RECIPE/ENV/LABEL-seedN
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory, read."""
+
+    path: Path
+    recipe: str
+    benchmark: str  # atari, dmc or gym
+    task: str
+    label: str  # the algorithm, with the name of a suite's variant
+    seed: int
+    settings: dict[str, Any]  # all of them, by dotted key
+    status: str
+    curve: tuple[tuple[int, float], ...]  # env steps, mean return of an evaluation
+    result: dict[str, Any]
+    started: str = ""
+    commits: tuple[str | None, ...] = (None,)  # of its start, and of each time it was resumed
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def total_env_steps(self) -> int:
+        return self.settings["total_env_steps"]
+
+    @property
+    def env_steps(self) -> int:
+        """How far it came, by its evaluations."""
+        return self.curve[-1][0] if self.curve else 0
+
+    def number(self, key: str) -> float | None:
+        """Returns a number of result.json, None where there is none."""
+        return finite(self.result.get(key))
+
+
+@dataclass
+class Found:
+    """What is below the folders: runs, what could not be read and why, and what suites say."""
+
+    runs: list[Run] = field(default_factory=list)
+    unreadable: list[tuple[Path, str]] = field(default_factory=list)
+    suites: list[Suite] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def not_started(self, suite: Suite) -> list[Path]:
+        """Returns the runs that a suite plans and that have no folder."""
+        there = {*(run.path for run in self.runs), *(path for path, _ in self.unreadable)}
+        return sorted(folder for folder in suite.planned if suite.path / folder not in there)
+
+
+def find_runs(folders: list[Path]) -> Found:
+    """Reads all runs below folders, each once; a folder without any is an error."""
+    found, known = Found(), set[Path]()
+    for folder in folders:
+        if not folder.is_dir():
+            raise BadCommand(f"runs={folder}: {'it is a file' if folder.exists() else 'there is no such folder'}")
+        below = list(run_folders(folder, None, set(), found))
+        if not below:
+            raise BadCommand(
+                f"runs={folder}: there is no run below it; a run is a folder with config.yaml and manifest.json or "
+                "result.json"
+            )
+        for path, suite in below:
+            if path.resolve() in known:  # a folder that was named twice, or a link to it
+                continue
+            known.add(path.resolve())
+            try:
+                found.runs.append(read_run(path, suite))
+            except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+                found.unreadable.append((path, str(error)))
+            except (AttributeError, KeyError, TypeError) as error:  # JSON or YAML of another shape than ours
+                found.unreadable.append((path, f"it is damaged: {error!r}"))
+    return found
+
+
+def run_folders(
+    folder: Path, suite: Suite | None, seen: set[Path], found: Found
+) -> Iterator[tuple[Path, Suite | None]]:
+    """Yields the run directories at or below a folder, with the suite that they belong to."""
+    place = folder.resolve()
+    if place in seen:  # links can go round in a circle
+        return
+    seen.add(place)
+    if (folder / SUITE).is_file():
+        try:
+            suite = read_suite(folder)
+            found.suites += [suite] if suite not in found.suites else []
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, YAMLError, OmegaConfBaseException) as error:
+            found.problems.append(f"{folder / SUITE} cannot be read, so no run is held against it: {error!r}")
+    directory = RunDirectory(folder)
+    if directory.manifest.is_file() or (directory.result.is_file() and directory.config.is_file()):
+        yield folder, suite
+        return
+    for below in sorted(folder.iterdir()):
+        if below.is_dir() and not below.name.startswith("."):
+            yield from run_folders(below, suite, seen, found)
+
+
+def read_suite(folder: Path) -> Suite:
+    content = OmegaConf.to_container(OmegaConf.load(folder / SUITE))
+    planned = set()
+    for experiment in content.get("experiments") or []:
+        variants = [f"-{variant}" for variant in experiment.get("variants") or {}] or [""]
+        for env, algo, variant, seed in itertools.product(
+            experiment["envs"], experiment["algos"], variants, experiment["seeds"]
+        ):
+            planned.add(Path(experiment["recipe"], env, f"{algo}{variant}-seed{seed}"))
+    return Suite(folder, (content.get("declared") or {}).get("commit"), frozenset(planned))
+
+
+# -- one run -----------------------------------------------------------------------------------------------------------
+
+
+def read_run(path: Path, suite: Suite | None) -> Run:
+    """Reads a run directory; raises an error that says why it cannot be used."""
+    directory = RunDirectory(path)
+    cfg = read_config(directory.config)
+    manifest = directory.read_manifest() if directory.manifest.is_file() else {}
+    by_section = next((SECTIONS[key] for key in cfg if key in SECTIONS), None)
+    recipe = cfg.get("recipe") or manifest.get("recipe") or by_section
+    if recipe is None:
+        raise ValueError(f"{directory.config.name} does not say of which recipe it is")
+    status, curve, result, remarks = read_outcome(directory, cfg)
+    codes = [start.get("git") or {} for start in (manifest, *manifest.get("resumed", []))]
+    named = FOLDER_NAME.fullmatch(path.name)
+    has_variant = named is not None and named["label"].startswith(f"{cfg.algo_name}-")
+    run = Run(
+        path=path,
+        recipe=recipe,
+        benchmark=cfg.env.backend,
+        task=env_name(cfg),
+        label=named["label"] if has_variant else cfg.algo_name,
+        seed=cfg.seed,
+        settings=dict(flat(OmegaConf.to_container(cfg))),
+        status=status,
+        curve=curve,
+        result=result,
+        started=str(manifest.get("time", "")),
+        commits=tuple(code.get("commit") for code in codes),
+    )
+    remarks += against_suite(run, suite)
+    if any(code.get("dirty") for code in codes):
+        remarks.append("its code had changes that were not committed")
+    return Run(**{**vars(run), "remarks": tuple(remarks)})
+
+
+def read_config(file: Path) -> DictConfig:
+    """Reads a run's settings, and checks those that a report goes by."""
+    if not file.is_file():
+        raise ValueError(f"it has no {file.name}")
+    cfg = OmegaConf.load(file)
+    if not isinstance(cfg, DictConfig):
+        raise ValueError(f"{file.name} is damaged: it has no settings")
+    missing = [key for key in NEEDED if OmegaConf.select(cfg, key) is None]
+    if missing or env_name(cfg) is None:
+        raise ValueError(f"{file.name} does not say {', '.join(missing) or 'env.task, env.game or env.id'}")
+    for key in ("seed", "total_env_steps"):
+        if not isinstance(cfg[key], int):
+            raise ValueError(f"{file.name} has {key}={cfg[key]!r}; it must be a whole number")
+    return cfg
+
+
+def read_outcome(
+    directory: RunDirectory, cfg: DictConfig
+) -> tuple[str, tuple[tuple[int, float], ...], dict[str, Any], list[str]]:
+    """Reads how a run went, and holds its files against each other: status, curve, result.json, remarks."""
+    try:
+        result = json.loads(directory.result.read_text(encoding="utf-8")) if directory.result.is_file() else {}
+        points = read_evaluations(directory.eval.path) if directory.eval.path.is_file() else []
+        wanted = OmegaConf.select(cfg, "evaluation.episodes", default=1)
+        curve = tuple((steps, sum(returns) / len(returns)) for steps, returns in points if len(returns) >= wanted)
+    except (ValueError, KeyError, TypeError) as error:
+        return DAMAGED, (), {}, [f"left out: {error}" if "damaged" in str(error) else f"left out: damaged ({error!r})"]
+    remarks = [
+        f"the evaluation at {steps:,} env steps has {len(returns)} of {wanted} episodes in eval.csv, and is not drawn"
+        for steps, returns in points[:-1]
+        if len(returns) < wanted
+    ]
+    repeat = action_repeat(cfg)
+    if not result.get("finished"):
+        return UNFINISHED, curve, result, remarks
+    if result.get("env_steps", 0) < cfg.total_env_steps // repeat * repeat:
+        return UNFINISHED, curve, result, [*remarks, "it was finished once, and is to go on for longer"]
+    if why := disagreement(result, points):
+        return DAMAGED, (), result, [f"left out: {why}"]
+    return FINISHED, curve, result, remarks
+
+
+def disagreement(result: dict[str, Any], points: list[tuple[int, list[float]]]) -> str | None:
+    """Says how eval.csv and result.json of a finished run contradict each other, as after a copy that broke off."""
+    if not points:
+        return "eval.csv is missing or empty, although result.json says that the run is finished"
+    for key in ("env_steps", "final_return", "best_return"):
+        if finite(result.get(key)) is None:
+            return f"result.json has {key}={result.get(key)}, which is no number"
+    env_steps, returns = points[-1]
+    if env_steps != result["env_steps"]:
+        return f"eval.csv ends at {env_steps:,} env steps, result.json says {result['env_steps']:,}"
+    if len(returns) != result.get("final_episodes", len(returns)):
+        return f"eval.csv has {len(returns)} of the {result['final_episodes']} episodes of the last evaluation"
+    final = sum(returns) / len(returns)
+    if not math.isclose(final, result["final_return"], rel_tol=1e-6, abs_tol=1e-6):
+        return (
+            f"the last evaluation in eval.csv is {final:.1f} on average, result.json says {result['final_return']:.1f}"
+        )
+    return None
+
+
+def finite(value: Any) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def against_suite(run: Run, suite: Suite | None) -> list[str]:
+    """Says what is other than declared."""
+    if suite is None:
+        return []
+    remarks, folder = [], run.path.relative_to(suite.path)
+    if suite.planned and folder not in suite.planned:
+        remarks.append(f"not in {SUITE}")
+    elif suite.planned and (folder.parts[0], folder.name) != (run.recipe, f"{run.label}-seed{run.seed}"):
+        remarks.append(f"not what its folder's name says: it is {run.label} of {run.recipe}, seed {run.seed}")
+    for commit in dict.fromkeys(run.commits):
+        if suite.commit is not None and commit != suite.commit:
+            ran = "an unknown commit" if commit is None else f"commit {commit[:7]}"
+            same = commit is not None and same_code(commit, suite.commit)
+            remarks.append(f"{ran}, not the declared {suite.commit[:7]}{' (with the same code)' if same else ''}")
+    return remarks
+
+
+@functools.cache
+def same_code(commit: str, other: str) -> bool:
+    """Tells whether two commits of this repository have the same package and recipes; False where git cannot say."""
+    repository = Path(__file__).resolve().parents[1]
+    command = ["git", "-C", str(repository), "diff", "--quiet", commit, other, "--", "mcurl_torchrl", "recipes"]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=10).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields settings by dotted key; a list counts as one value."""
+    for key, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", tuple(value) if isinstance(value, list) else value
