@@ -80,8 +80,7 @@ def python(code: str, *folders: Path, backend: str) -> subprocess.CompletedProce
 # Each makes Mesa load its LLVM.
 RENDERER_FIRST = {
     "dm_control": "from dm_control import suite",
-    "mujoco": "import mujoco\n"
-    "mujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco/>'), height=8, width=8).render()",
+    "mujoco": "import mujoco\nmujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco/>'), height=8, width=8).render()",
 }
 
 
