@@ -173,17 +173,20 @@ def pip_install(*arguments: str) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     threading.Thread(target=put_lines, args=(process.stdout, lines)).start()
-    start, said = time.monotonic(), []
+    start = shown = time.monotonic()
+    said = []
     while True:
         try:
-            line = lines.get(timeout=SIGN_OF_LIFE)
+            line = lines.get(timeout=max(0.0, shown + SIGN_OF_LIFE - time.monotonic()))
         except queue.Empty:
-            print(f"  ... {time.monotonic() - start:.0f} s, .venv has {gigabytes(ENVIRONMENT):.1f} GB", flush=True)
+            shown = time.monotonic()
+            print(f"  ... {shown - start:.0f} s, .venv has {gigabytes(ENVIRONMENT):.1f} GB", flush=True)
             continue
         if line is None:
             break
         said.append(line)
         if line.lstrip().startswith(SHOWN):
+            shown = time.monotonic()
             print(f"  {shorten(line.strip(), 120)}", flush=True)
     if process.wait() != 0:
         sys.exit(f"{''.join(said)}\n{' '.join(command)} failed: see above.")
