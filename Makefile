@@ -11,15 +11,16 @@ READY := .venv/.stamp
 help:  ## list the words
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-setup: $(READY)  ## make .venv with the tested versions (PYTHON=python3.12 picks the interpreter)
+setup: $(READY)  ## make .venv with the tested versions (PYTHON=python3.12, TORCH=cpu, pypi or your index)
 
-# torch goes first and pinned: a range, without a torch installed, may pull another build of several gigabytes.
-# wheel is for Debian's pip, which else installs Hydra's antlr4 (a source package) in a deprecated way.
+# Whoever names a build of torch or an interpreter wants it now, also where .venv is up to date.
+ifneq ($(and $(filter setup,$(MAKECMDGOALS)),$(TORCH)$(filter command,$(origin PYTHON))),)
+.PHONY: $(READY)
+endif
+
 $(READY): pyproject.toml constraints.txt
 	@PYTHON=$(PYTHON) scripts/debian.sh venv
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch wheel
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[recipes,dev]'
+	@$(PYTHON) scripts/make_venv.py
 	@scripts/debian.sh gl || true  # all but rendering works without
 	@touch $@
 
@@ -31,7 +32,7 @@ type: $(READY)  ## mypy
 	$(BIN)/mypy mcurl_torchrl
 
 test: $(READY)  ## the fast tests and the docstrings' examples (PYTEST_ARGS="-k crop" picks)
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --doctest-modules mcurl_torchrl tests $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --doctest-modules mcurl_torchrl tests --durations=10 $(PYTEST_ARGS)
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/pytest -m slow -s --timeout 3600 $(PYTEST_ARGS)

@@ -17,13 +17,14 @@ os.environ.setdefault("MUJOCO_GL", "egl")  # before dm_control is imported; "osm
 
 import matplotlib
 import torch
-from dm_control import suite
 from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage
 from torchrl.envs import CatFrames, Compose, DMControlWrapper, DoubleToFloat, ToTensorImage, TransformedEnv
 from torchrl.envs.utils import RandomPolicy
 
 from mcurl_torchrl import FrameReplayBuffer
+
+from dm_control import suite
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt  # noqa: E402

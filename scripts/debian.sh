@@ -4,32 +4,50 @@
 #     scripts/debian.sh gl      what .venv needs to render without a display
 #     scripts/debian.sh browser what the slow tests need to look at a report
 # Exits 0 when they are there, after installing them where it may (root, or sudo without a password); otherwise one
-# sentence says what to install, and the exit code is 1.
+# sentence says what to install and why it was not done here, and the exit code is 1.
 set -uo pipefail
 python=${PYTHON:-python3}
+os_release=${OS_RELEASE:-/etc/os-release}
 
 has_venv() { "$python" -c 'import ensurepip, venv' 2>/dev/null; }
 
 # Renders for real: EGL is only a dispatcher, so its library alone says nothing about the driver behind it.
 has_gl() {
+    local backend
     [ "$(uname)" = Linux ] || return 0
-    MUJOCO_GL=${MUJOCO_GL:-egl} .venv/bin/python 2>/dev/null -c '
+    for backend in ${MUJOCO_GL:-egl osmesa}; do
+        MUJOCO_GL=$backend .venv/bin/python 2>/dev/null -c '
 import mujoco
-mujoco.Renderer(mujoco.MjModel.from_xml_string("<mujoco/>"), height=8, width=8).render()'
+mujoco.Renderer(mujoco.MjModel.from_xml_string("<mujoco/>"), height=8, width=8).render()' && return 0
+    done
+    return 1
 }
 
 has_browser() { command -v chromium >/dev/null; }
 
+# What os-release says under a name, such as NAME or ID.
+released() { sed -n "s/^$1=\"\{0,1\}\([^\"]*\)\"\{0,1\}$/\1/p" "$os_release" 2>/dev/null; }
+
+is_debian() { [[ " $(released ID) $(released ID_LIKE) " == *" debian "* ]]; }
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+# Says why nothing was installed, or nothing if all went well.
 install() {
-    local as_root=()
-    if [ "$(id -u)" -ne 0 ]; then
-        sudo -n true 2>/dev/null || return 1
-        as_root=(sudo -n)
+    if ! is_debian; then
+        echo "this is $(released NAME | grep . || echo 'no Debian'): install what matches them with its package manager"
+    elif ! command -v apt-get >/dev/null; then
+        echo "there is no apt-get here: install them in the way that this system is made"
+    elif ! as_root true 2>/dev/null; then
+        echo "this needs root: run \`apt-get update && apt-get install $*\` as root"
+    else
+        echo "installing Debian's $*" >&2
+        as_root apt-get update -qq >&2 &&
+            as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null ||
+            echo "apt-get could not install them: see what it says above"
     fi
-    command -v apt-get >/dev/null || return 1
-    echo "installing Debian's $*"
-    "${as_root[@]}" apt-get update -qq &&
-        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
 case "${1:-}" in
@@ -38,10 +56,12 @@ venv)
     named=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])' 2>/dev/null) || named=$(basename "$python")
     packages=("$named-venv")
     purpose="Making .venv with $python"
+    otherwise=""
     ;;
 gl)
     packages=(libegl1 libopengl0 libgl1-mesa-dri)
     purpose="Rendering without a display"
+    otherwise="; everything that does not render works without"
     ;;
 browser)
     packages=(chromium)
@@ -54,6 +74,7 @@ browser)
 esac
 
 "has_$1" && exit 0
-install "${packages[@]}" && "has_$1" && exit 0
-echo "$purpose needs Debian's ${packages[*]}: run \`apt-get update && apt-get install ${packages[*]}\` as root." >&2
+why_not=$(install "${packages[@]}")
+[ -z "$why_not" ] && "has_$1" && exit 0
+echo "$purpose needs Debian's ${packages[*]}, and ${why_not:-it fails with them too}$otherwise." >&2
 exit 1

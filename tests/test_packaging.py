@@ -1,6 +1,7 @@
 """The wheel: what is in it, that it works where it is installed, and that installing it leaves torch alone."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -8,10 +9,17 @@ import sysconfig
 import venv
 import zipfile
 from email.parser import BytesParser
+from importlib.metadata import requires
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # mypy brings it
 
 REPO = Path(__file__).resolve().parents[1]
 OPTIONAL = (
@@ -134,6 +142,44 @@ def test_any_build_of_torch_fits(wheel: Path, version: str) -> None:
     requirements = map(Requirement, BytesParser().parsebytes(archive.read(metadata)).get_all("Requires-Dist"))
     (torch,) = (requirement for requirement in requirements if requirement.name == "torch")
     assert torch.specifier.contains(version)
+
+
+def constraints() -> list[str]:
+    lines = (REPO / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return [line.replace('"', "'") for line in lines if line and not line.startswith("#")]
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_uv_has_the_same_constraints() -> None:
+    expected = "".join(f'    "{line}",\n' for line in constraints())
+    assert project()["tool"]["uv"]["constraint-dependencies"] == constraints(), f"pyproject.toml needs\n{expected}"
+
+
+def test_constraints_hold_one_version_of_each_package() -> None:
+    pins = list(map(Requirement, constraints()))
+    for minor in (10, 11, 12, 13):
+        python = {"python_version": f"3.{minor}"}
+        names = [pin.name.lower() for pin in pins if pin.marker is None or pin.marker.evaluate(python)]
+        assert len(names) == len(set(names))
+
+
+def test_readme_and_package_promise_the_same_pythons() -> None:
+    lowest, above = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project()["project"]["requires-python"]).groups()
+    readme = (REPO / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"Python (3\.\d+(?: to 3\.\d+)?)", readme) == [f"3.{lowest} to 3.{int(above) - 1}"]
+    assert f"(Python 3.{lowest} to 3.{int(above) - 1}, Linux" in (REPO / "constraints.txt").read_text(encoding="utf-8")
+
+
+def test_python_3_13_gets_all_of_dm_control_but_labmaze() -> None:
+    """There dm_control is installed without its dependencies: dmc names what it asks for."""
+    dmc = map(Requirement, project()["project"]["optional-dependencies"]["dmc"])
+    python = {"python_version": "3.13"}
+    named = {one.name.lower() for one in dmc if one.marker is None or one.marker.evaluate(python)}
+    asked = {Requirement(text).name.lower() for text in requires("dm_control") or () if "extra ==" not in text}
+    assert asked - named == {"labmaze", "numpy", "setuptools"}  # numpy comes with the package; setuptools is to build
 
 
 @pytest.mark.slow

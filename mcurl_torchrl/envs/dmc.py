@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -219,7 +220,9 @@ class _Frames(_RepeatedActions):
 
 def _import_suite(rendering: bool) -> Any:
     if importlib.util.find_spec("dm_control") is None:
-        raise ImportError("make_dmc_env needs dm_control: pip install 'mcurl-torchrl[dmc]'")
+        # Its labmaze, which the suite does not use, cannot be installed there.
+        and_then = ", then pip install --no-deps dm_control" if sys.version_info >= (3, 13) else ""
+        raise ImportError(f"make_dmc_env needs dm_control: pip install 'mcurl-torchrl[dmc]'{and_then}")
     if rendering:
         choose_gl_backend()
         try:

@@ -521,9 +521,7 @@ def test_ctrl_c_twice_stops_at_once(fault, tmp_path: Path, capsys: pytest.Captur
 def start(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(RECIPES / "sac_mcurl.py"), *arguments]
     paths = {"PYTHONPATH": os.pathsep.join([str(cwd), str(RECIPES.parent)]), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        command, cwd=cwd, env=os.environ | paths | environment, capture_output=True, text=True, timeout=200
-    )
+    return subprocess.run(command, cwd=cwd, env=os.environ | paths | environment, capture_output=True, text=True)
 
 
 PRESSING = [*FAULTY, "env.id=tests.recipes.faulty_envs:Pressing-v0"]

@@ -116,12 +116,12 @@ expected = torch.load({str(tmp_path / "expected.pt")!r})
 torch.testing.assert_close(policy(expected["stacks"]), expected["actions"])
 torch.testing.assert_close(policy(expected["stacks"][:1]), expected["actions"][:1])
 """
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
 
 
 def test_evaluating_from_the_command_line(run: RunDirectory, tmp_path: Path):
     command = [sys.executable, str(RECIPES / "evaluate.py"), f"run={run.path}", "episodes=2", "which=60", "seed=5"]
-    done = subprocess.run([*command, f"hydra.run.dir={tmp_path}"], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([*command, f"hydra.run.dir={tmp_path}"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert len(scores["returns"]) == 2 and f"mean return {scores['mean']:.1f}" in done.stdout
@@ -166,7 +166,6 @@ def test_sweeps(tmp_path: Path):
         [*command, f"hydra.sweep.dir={tmp_path}", "algo=rad"],
         capture_output=True,
         text=True,
-        timeout=280,
         env={**os.environ, "PYTHONPATH": str(RECIPES.parent)},
     )
     assert done.returncode == 0, done.stderr

@@ -297,7 +297,6 @@ class TestPrefetch:
         assert not errors
 
     @pytest.mark.parametrize("prefetch", [None, 1])
-    @pytest.mark.timeout(60)
     def test_a_transform_that_draws_from_the_buffer(self, tmp_path, prefetch: int | None) -> None:
         """Saving waits for batches whose making needs the buffer."""
         buffer = make_buffer(prefetch=prefetch)

@@ -168,14 +168,14 @@ def test_both_tables_are_cut_back(run: RunDirectory) -> None:
 
 # Without the package, whose import takes seconds: the lock is an flock on this file.
 HOLDER = """
-import fcntl, os, sys, time
+import fcntl, os, signal, sys
 file = open(sys.argv[1], "a+")
 fcntl.flock(file, fcntl.LOCK_EX)
 file.truncate(0)
 file.write(f"{os.getpid()}\\n")
 file.flush()
 print("locked", flush=True)
-time.sleep(60)
+signal.pause()
 """
 
 

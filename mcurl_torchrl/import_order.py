@@ -1,0 +1,39 @@
+"""Whether this process survives the import of TorchRL."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+
+__all__ = ["check_import_order"]
+
+
+def check_import_order() -> None:
+    """Raises where the import of TorchRL would end the process with a segmentation fault.
+
+    TorchRL imports triton, where it is installed (CUDA builds of torch bring it), and triton holds an LLVM of its own.
+    Mesa, which draws for MuJoCo without a GPU, makes the system's LLVM visible to all libraries that are loaded later,
+    and triton's library then calls the functions of the wrong one. In the other order both work.
+
+    Raises:
+        ImportError: if triton is installed and not imported yet, and another LLVM is visible already.
+
+    Examples:
+        >>> from mcurl_torchrl.import_order import check_import_order
+        >>> check_import_order()  # triton is imported, or not installed: nothing to fear
+    """
+    # Dynamic libraries and what they show to each other are another matter on macOS and Windows, which have no triton.
+    if not sys.platform.startswith("linux") or "triton" in sys.modules:
+        return
+    if _shows_llvm() and importlib.util.find_spec("triton") is not None:
+        raise ImportError(
+            "mcurl_torchrl is imported after a renderer (dm_control or mujoco, with Mesa's OpenGL). With triton, which "
+            "is installed and comes with CUDA builds of torch, the process would now end with a segmentation fault. "
+            "Import torchrl or mcurl_torchrl before dm_control and mujoco"
+        )
+
+
+def _shows_llvm() -> bool:
+    """Whether a library that is loaded from now on would find the functions of an LLVM that is loaded already."""
+    return hasattr(ctypes.CDLL(None), "LLVMContextCreate")
