@@ -66,9 +66,6 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
     """
     logging.getLogger("torchrl").setLevel(logging.WARNING)
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra hands its errors on; without, it prints tracebacks
-    # A launcher's process imports this module by its name, wherever it was started.
-    importable = [str(Path(__file__).resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(importable)
 
     def checked(cfg: DictConfig) -> None:
         drop_foreign_keys(cfg)

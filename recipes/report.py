@@ -13,16 +13,7 @@ import io
 from collections import Counter
 from pathlib import Path
 
-from launch import BadCommand, launch
 from omegaconf import DictConfig, OmegaConf
-from published_scores import PUBLISHED, published_aggregates
-from report_groups import Grouping, group_runs
-from report_published import add_published, add_published_aggregates
-from report_results import NAMES, make_section
-from report_runs import DAMAGED, FINISHED, UNFINISHED, Found, find_runs
-from report_sections import add_section
-from report_writing import Pages, number, steps
-from schema import ReportConfig
 
 from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.files import write_file
@@ -37,6 +28,15 @@ from mcurl_torchrl.reports import (
     to_html,
     to_markdown,
 )
+from recipes.launch import BadCommand, launch
+from recipes.published_scores import PUBLISHED, published_aggregates
+from recipes.report_groups import Grouping, group_runs
+from recipes.report_published import add_published, add_published_aggregates
+from recipes.report_results import NAMES, make_section
+from recipes.report_runs import DAMAGED, FINISHED, UNFINISHED, Found, find_runs
+from recipes.report_sections import add_section
+from recipes.report_writing import Pages, number, steps
+from recipes.schema import ReportConfig
 
 FIGURES = "figures"
 RECORD = (

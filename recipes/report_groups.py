@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from command_line import CONF
 from omegaconf import OmegaConf
-from report_runs import FINISHED, UNFINISHED, Run, flat
+
+from recipes.command_line import CONF
+from recipes.report_runs import FINISHED, UNFINISHED, Run, flat
 
 # What may differ between runs that are averaged: nothing of it changes what is learned or how it is scored.
 NOT_COMPARED = ("seed", "threads", "device", "resume", "resume_changed", "replay.memmap")

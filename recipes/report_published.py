@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from statistics import fmean, median
 
-from published_scores import PublishedAggregate
-from report_results import Comparable, Section, published_beside
-from report_writing import Pages, known, number, spread, steps
-
 from mcurl_torchrl.reports import Bullets, Estimate, Heading, TableBlock, mean_over_seeds
+from recipes.published_scores import PublishedAggregate
+from recipes.report_results import Comparable, Section, published_beside
+from recipes.report_writing import Pages, known, number, spread, steps
 
 ALL_GAMES = 26
 

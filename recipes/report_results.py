@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from published_scores import PUBLISHED, Published, published_atari, published_dmc, random_and_human_score
-from report_groups import Group
 
 from mcurl_torchrl.reports import (
     Estimate,
@@ -18,6 +16,8 @@ from mcurl_torchrl.reports import (
     estimate_profile,
 )
 from mcurl_torchrl.training import human_normalized_score
+from recipes.published_scores import PUBLISHED, Published, published_atari, published_dmc, random_and_human_score
+from recipes.report_groups import Group
 
 NAMES = {"atari": "Atari", "dmc": "DeepMind Control Suite", "gym": "Gymnasium"}
 SCALES = {"atari": "human-normalised score", "dmc": "return / 1000"}

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from command_line import BadCommand
-from launch import action_repeat, env_name
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from mcurl_torchrl.training import RunDirectory, read_evaluations
+from recipes.command_line import BadCommand
+from recipes.launch import action_repeat, env_name
 
 SUITE = "suite.yaml"
 FOLDER_NAME = re.compile(r"(?P<label>.+)-seed\d+(-\d{8}-\d{6})?")

@@ -4,20 +4,6 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from published_scores import to_draw
-from report_groups import Group
-from report_published import published_aggregate_rows
-from report_results import (
-    SCALES,
-    Comparable,
-    Section,
-    aggregates,
-    comparable,
-    comparisons,
-    profiles,
-)
-from report_writing import Pages, decimal, number, seeds_text, spread, steps
-
 from mcurl_torchrl.reports import (
     AGGREGATES,
     FEWEST_SEEDS,
@@ -32,6 +18,19 @@ from mcurl_torchrl.reports import (
     draw_profiles,
     mean_over_seeds,
 )
+from recipes.published_scores import to_draw
+from recipes.report_groups import Group
+from recipes.report_published import published_aggregate_rows
+from recipes.report_results import (
+    SCALES,
+    Comparable,
+    Section,
+    aggregates,
+    comparable,
+    comparisons,
+    profiles,
+)
+from recipes.report_writing import Pages, decimal, number, seeds_text, spread, steps
 
 NO_INTERVAL = f"no interval where a task has fewer than {FEWEST_SEEDS} seeds"
 MOST_IN_SHORT = 3  # comparisons at the beginning of the page

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from command_line import BadCommand, did_you_mean
-from suites.board import Board
-from suites.definition import Suite, find_suite, read_suite, suite_names
-from suites.folder import note_start
-from suites.provenance import current_commit, declare, files_that_differ
-from suites.workers import Job, work
 
 from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, catch_stop_signals
+from recipes.command_line import BadCommand, did_you_mean
+from recipes.suites.board import Board
+from recipes.suites.definition import Suite, find_suite, read_suite, suite_names
+from recipes.suites.folder import note_start
+from recipes.suites.provenance import current_commit, declare, files_that_differ
+from recipes.suites.workers import Job, work
 
 EXPERIMENT_KEYS = ("envs", "algos", "seeds", "overrides")
 

@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "mcurl_torchrl"
 # The way of the data; modules beside these folders are at the top: every folder may import them.
-LAYERS = ("envs", "replay", "transforms", "modules", "objectives", "agents", "training")
+LAYERS = ("envs", "replay", "transforms", "modules", "objectives", "agents", "training", "reports")
 FOLDERS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
 
 

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
-from suites.provenance import marks
-from suites.state import progress_of, read_result
-from suites.workers import Job
+from recipes.suites.provenance import marks
+from recipes.suites.state import progress_of, read_result
+from recipes.suites.workers import Job
 
 TABLE_SECONDS, LINES_SECONDS = 1.0, 300.0
 UNDER_WAY, TROUBLED = {"running", "elsewhere", "stopped"}, {"failed", "refused"}

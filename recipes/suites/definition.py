@@ -10,15 +10,16 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from command_line import CONF, BadCommand, check_override, config_folder, did_you_mean
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, OverrideParseException
-from launch import check_settings, comparable
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from schema import RainbowRecipeConfig, SACRecipeConfig
 from yaml import YAMLError
+
+from recipes.command_line import CONF, BadCommand, check_override, config_folder, did_you_mean
+from recipes.launch import check_settings, comparable
+from recipes.schema import RainbowRecipeConfig, SACRecipeConfig
 
 SCHEMAS = {"rainbow_mcurl": RainbowRecipeConfig, "sac_mcurl": SACRecipeConfig}
 SUITES = CONF / "suite"

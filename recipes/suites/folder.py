@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from command_line import BadCommand
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from suites.definition import Experiment, Suite
-from suites.provenance import current_commit, now
 from yaml import YAMLError
 
 from mcurl_torchrl.files import write_file
+from recipes.command_line import BadCommand
+from recipes.suites.definition import Experiment, Suite
+from recipes.suites.provenance import current_commit, now
 
 
 def note_start(suite: Suite) -> None:

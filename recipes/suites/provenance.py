@@ -9,10 +9,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from command_line import BadCommand
-from suites.definition import Suite
-
 from mcurl_torchrl.files import write_file
+from recipes.command_line import BadCommand
+from recipes.suites.definition import Suite
 
 RECIPES = Path(__file__).resolve().parents[1]
 CODE = ("mcurl_torchrl", "recipes")  # what a run computes with

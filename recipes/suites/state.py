@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from command_line import BadCommand
-from launch import saved_config
-from suites.definition import PlannedRun
-
 from mcurl_torchrl.training import Checkpoints, RunDirectory, RunDirectoryInUse, tables
+from recipes.command_line import BadCommand
+from recipes.launch import saved_config
+from recipes.suites.definition import PlannedRun
 
 # A run in a folder of the suite is the suite's, whatever these are: they do not change what is learned.
 NOT_COMPARED = ("threads", "device", "logging", "seed")

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from command_line import quoted
-from suites.definition import PlannedRun
-from suites.provenance import RECIPES, now
-from suites.state import clear_unsaved, look, read_result
-
 from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, StopRequested
+from recipes.command_line import quoted
+from recipes.suites.definition import PlannedRun
+from recipes.suites.provenance import RECIPES, now
+from recipes.suites.state import clear_unsaved, look, read_result
 
 Status = Literal["waiting", "running", "elsewhere", "done", "failed", "refused", "stopped"]
 STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)  # exit codes of who was asked to stop, the last two very early

@@ -12,18 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import command_line
 import numpy as np
-import published_scores
 import pytest
-import report
-import report_groups
-import report_runs
-from command_line import BadCommand
 from matplotlib.image import imread
 from scipy import stats
 
 from mcurl_torchrl.training import RunDirectory, human_normalized_score
+from recipes import command_line, published_scores, report, report_groups, report_runs
+from recipes.command_line import BadCommand
 from tests.recipes.run_folders import COMMIT, change, write_run
 from tests.recipes.running import RECIPES, SMALL, settings, train
 

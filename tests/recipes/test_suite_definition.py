@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import suite as script
-from command_line import BadCommand
-from suites.definition import find_suite, read_suite, suite_names
 
+from recipes import suite as script
+from recipes.command_line import BadCommand
+from recipes.suites.definition import find_suite, read_suite, suite_names
 from tests.recipes.running import RECIPES, settings
 
 BENCHMARKS = sorted((RECIPES.parent / "benchmarks" / "suites").glob("*.yaml"))

@@ -9,18 +9,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import suite as script
-from command_line import BadCommand
 from omegaconf import OmegaConf
-from suites import provenance
-from suites.board import Board
-from suites.definition import PlannedRun, read_suite
-from suites.folder import note_start
-from suites.provenance import declare, marks
-from suites.state import clear_unsaved, look, progress_of
-from suites.workers import Job, last_words
 
 from mcurl_torchrl.training import RunDirectory, tables
+from recipes import suite as script
+from recipes.command_line import BadCommand
+from recipes.suites import provenance
+from recipes.suites.board import Board
+from recipes.suites.definition import PlannedRun, read_suite
+from recipes.suites.folder import note_start
+from recipes.suites.provenance import declare, marks
+from recipes.suites.state import clear_unsaved, look, progress_of
+from recipes.suites.workers import Job, last_words
 from tests.recipes.running import SMALL, train
 
 TINY = ["threads=1", "total_env_steps=40", "sac.random_agent_steps=10", "evaluation.video=false", "replay.capacity=200"]

@@ -10,10 +10,10 @@ import sysconfig
 import venv
 from pathlib import Path
 
-import command_line
 import pytest
-from schema import SACRecipeConfig
 
+from recipes import command_line
+from recipes.schema import SACRecipeConfig
 from tests.recipes.running import RECIPES, SMALL
 
 JOBS = ["-m", "sac.batch_size=0,8", "threads=1", "algo=rad", "evaluation.video=false", *SMALL]

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import suite as script
-from command_line import BadCommand
 from omegaconf import OmegaConf
 
 from mcurl_torchrl.training import Checkpoints, RunDirectory
+from recipes import suite as script
+from recipes.command_line import BadCommand
 from tests.no_room import files_at_most
 from tests.recipes.running import RECIPES, results, train
 
