@@ -9,6 +9,7 @@ Everything goes to RUN_DIR/evaluations, but for the exported file.
 
 from __future__ import annotations
 
+import importlib
 import json
 import statistics
 from pathlib import Path
@@ -31,6 +32,7 @@ def main(cfg: DictConfig) -> None:
     directory = RunDirectory(cfg.run)
     try:
         device = pick_device(cfg.device)
+        import_recipe(directory.read_manifest().get("recipe"))
         policy = load_policy(directory.path, which=cfg.which, device=device)
         settings = OmegaConf.load(directory.config)
         env = OmegaConf.merge(OmegaConf.structured(EnvConfig), settings.env)
@@ -74,6 +76,12 @@ def main(cfg: DictConfig) -> None:
     if cfg.export is not None:
         print(f"exported to {export_policy(policy, cfg.export)}")
     print(f"written to {folder}")
+
+
+def import_recipe(name: str | None) -> None:
+    """Imports the script that trained a run, so that the class of its policy is known."""
+    if (Path(__file__).parent / f"{name}.py").is_file():
+        importlib.import_module(f"recipes.{name}")
 
 
 if __name__ == "__main__":
