@@ -37,7 +37,7 @@ def changes(*overrides: str) -> dict[str, str]:
 
 def test_the_groups_hold_what_the_benchmark_has():
     assert set(options("env")) >= {*ATARI_100K_GAMES, "atari", "gym"}
-    assert options("algo") == ALGOS
+    assert set(ALGOS) <= set(options("algo"))
     assert options("preset") == ["cpu", "paper", "smoke"]
     assert options("reference") == REFERENCES
 
@@ -152,7 +152,7 @@ def test_the_other_rainbows_differ_where_they_do():
         ("env=ROADRUNNER", ["RoadRunner"]),
         ("env=Demon", ["DemonAttack"]),
         ("env=atari env.game=Pong", ["use env=Pong"]),
-        ("algo=sac", ["curl, mcurl, rainbow, seq_curl, sym_curl"]),
+        ("algo=sac", ["choose one of", "mcurl,", "rainbow,", "sym_curl"]),
         ("algo=rainbo", ["rainbow"]),
         ("reference=dopamin", ["dopamine"]),
         ("rainbow.nstep=3", ["rainbow.n_step"]),
