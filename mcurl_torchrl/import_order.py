@@ -24,7 +24,7 @@ def check_import_order() -> None:
         >>> check_import_order()  # triton is imported, or not installed: nothing to fear
     """
     # Dynamic libraries and what they show to each other are another matter on macOS and Windows, which have no triton.
-    if not sys.platform.startswith("linux") or "triton" in sys.modules:
+    if not sys.platform.startswith("linux") or sys.modules.get("triton") is not None:
         return
     if _shows_llvm() and importlib.util.find_spec("triton") is not None:
         raise ImportError(

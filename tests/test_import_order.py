@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from mcurl_torchrl import import_order
+
 REPO = Path(__file__).resolve().parents[1]
 FOLDERS = ("benchmarks", "examples", "recipes", "scripts", "tests")
 FILES = sorted(path for folder in FOLDERS for path in (REPO / folder).rglob("*.py"))
@@ -100,18 +102,33 @@ def test_the_crash_is_real_where_triton_is() -> None:
     assert done.returncode == expected, done.stderr
 
 
+# The module by itself: without torch these processes start in a fraction of the time.
+CHECK = f"""
+import importlib.util
+spec = importlib.util.spec_from_file_location("import_order", {import_order.__file__!r})
+import_order = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(import_order)
+import_order.check_import_order()
+"""
+
+
 @pytest.mark.parametrize(
-    ("code", "backend"),
+    ("before", "backend"),
     [
-        ("import mcurl_torchrl\nfrom dm_control import suite", "egl"),
-        ("import torchrl\nfrom dm_control import suite\nimport mcurl_torchrl", "egl"),
-        ("import triton\nfrom dm_control import suite\nimport mcurl_torchrl", "egl"),
-        ("import mujoco\nimport mcurl_torchrl", "egl"),  # nothing is drawn: Mesa is not loaded
-        ("from dm_control import suite\nimport mcurl_torchrl", "disable"),
-        ("from dm_control import suite\nimport mcurl_torchrl", "glfw"),
-        ("import sys\nsys.modules['triton'] = None\nfrom dm_control import suite\nimport mcurl_torchrl", "egl"),
+        ("import triton\nfrom dm_control import suite", "egl"),
+        ("import mujoco", "egl"),  # nothing is drawn: Mesa is not loaded
+        ("from dm_control import suite", "disable"),
+        ("from dm_control import suite", "glfw"),
+        ("import sys\nsys.modules['triton'] = None\nfrom dm_control import suite", "egl"),  # as if not installed
     ],
+    ids=["triton first", "nothing drawn", "disable", "glfw", "no triton"],
 )
-def test_what_does_not_crash_is_let_through(code: str, backend: str, triton: Path) -> None:
-    done = python(code, triton, backend=backend)
+def test_what_does_not_crash_is_let_through(before: str, backend: str, triton: Path) -> None:
+    done = python(before + CHECK, triton, backend=backend)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("first", ["mcurl_torchrl", "torchrl", "tensordict"])
+def test_the_right_order_works_with_any_build_of_torch(first: str) -> None:
+    done = python(f"import {first}\n{RENDERER_FIRST['dm_control']}\nimport mcurl_torchrl", backend="egl")
     assert done.returncode == 0, done.stderr
