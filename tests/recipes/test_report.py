@@ -505,7 +505,8 @@ def test_checkpoints_are_no_runs(tmp_path: Path):
     run = write_run(tmp_path / "a", "env=Pong", "preset=cpu")
     (run.checkpoints / "checkpoint-1").mkdir(parents=True)
     (run.checkpoints / "checkpoint-1/manifest.json").write_text("{}")
-    assert len(report_runs.find_runs([tmp_path]).runs) == 1
+    found = report_runs.find_runs([tmp_path])
+    assert len(found.runs) == 1 and found.unreadable == []
 
 
 def test_folders_without_runs(tmp_path: Path):
