@@ -215,12 +215,19 @@ def read_outcome(
     ]
     repeat = action_repeat(cfg)
     if not result.get("finished"):
-        return UNFINISHED, curve, result, remarks
+        return UNFINISHED, curve, result, [*remarks, *last_error(directory)]
     if result.get("env_steps", 0) < cfg.total_env_steps // repeat * repeat:
         return UNFINISHED, curve, result, [*remarks, "it was finished once, and is to go on for longer"]
     if why := disagreement(result, points):
         return DAMAGED, (), result, [f"left out: {why}"]
     return FINISHED, curve, result, remarks
+
+
+def last_error(directory: RunDirectory) -> list[str]:
+    """Says what a run failed with, if it ever did."""
+    log = directory.path / "error.log"
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
+    return [f"error.log ends with {line.strip()}" for line in lines if line.strip()][-1:]
 
 
 def disagreement(result: dict[str, Any], points: list[tuple[int, list[float]]]) -> str | None:

@@ -315,6 +315,13 @@ def test_unfinished_runs_are_listed_and_not_averaged(tmp_path: Path):
     assert "| 2 | unfinished | 60,000 of 100,000 | – | – |" in made.markdown
 
 
+def test_a_run_that_failed_says_with_what(tmp_path: Path):
+    run = write_run(tmp_path / "runs/a", "env=Pong", "preset=cpu", evaluations=2)
+    (run.path / "error.log").write_text("Traceback\n  line\nOSError: no room\n\n")
+    (found,) = report_runs.find_runs([tmp_path]).runs
+    assert found.status == "unfinished" and found.remarks == ("error.log ends with OSError: no room",)
+
+
 def test_nothing_finished_yet(tmp_path: Path):
     write_run(tmp_path / "runs/a", "env=Pong", "preset=cpu", evaluations=2)
     (tmp_path / "runs/b").mkdir()
@@ -501,7 +508,8 @@ def test_checkpoints_are_no_runs(tmp_path: Path):
     run = write_run(tmp_path / "a", "env=Pong", "preset=cpu")
     (run.checkpoints / "checkpoint-1").mkdir(parents=True)
     (run.checkpoints / "checkpoint-1/manifest.json").write_text("{}")
-    assert len(report_runs.find_runs([tmp_path]).runs) == 1
+    found = report_runs.find_runs([tmp_path])
+    assert len(found.runs) == 1 and found.unreadable == []
 
 
 def test_folders_without_runs(tmp_path: Path):

@@ -44,6 +44,13 @@ def test_a_curve_has_a_mean_a_band_and_its_seeds(figures: list[Figure]):
     assert light.get_facecolor()[:3] == (1, 1, 1) and max(dark.get_facecolor()[:3]) < 0.2
 
 
+def test_the_axes_show_the_seeds_and_cut_off_a_band_that_is_far_wider(figures: list[Figure]):
+    draw_curves({"mcurl": Curve([0, 10], [[0.0, 0.0], [0.0, 100.0], [0.0, 200.0]])}, title="")
+    draw_curves({"mcurl": Curve([0, 10], [[-20.0, -20.0], [-20.0, 5.0], [-20.0, 30.0]])}, title="")
+    assert figures[0].axes[0].get_ylim() == pytest.approx((0, 216))
+    assert figures[2].axes[0].get_ylim() == pytest.approx((-24, 34))
+
+
 def test_two_seeds_have_no_band(figures: list[Figure]):
     draw_curves({"mcurl": Curve([0, 10], [[0.0, 3.0], [0.0, 6.0]])}, title="")
     assert len(figures[0].axes[0].collections) == 0 and "mcurl, 2 seeds" in lines(figures[0])
