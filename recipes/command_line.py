@@ -47,9 +47,7 @@ def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
         overrides = OverridesParser.create().parse_overrides(settings)
     except OverrideParseException as error:
         raise BadCommand(f"{error}".strip()) from None
-    objective = chosen_objective(overrides, conf)
-    for override in overrides:
-        check_override(override, schema, conf, objective)
+    check_overrides(overrides, schema, conf)
     given = {override.key_or_group: override.value() for override in overrides if not override.is_sweep_override()}
     for key in ("env.task", "env.game"):
         if (named := given.get(key)) is not None and (SHARED / "env" / f"{named}.yaml").is_file():
@@ -127,10 +125,8 @@ def group_choices(group: str, conf: Path) -> list[str]:
 
 def chosen_objective(overrides: list[Override], conf: Path) -> set[str]:
     """Returns the keys of the objectives that the overrides choose."""
-    names = {"mcurl"}
-    for override in overrides:
-        if override.key_or_group in ("algo", "objective"):
-            names = {str(name) for name in chosen(override)}
+    choices = [override for override in overrides if override.key_or_group in ("algo", "objective")]
+    names = {str(name) for override in choices for name in chosen(override)} or {"mcurl"}
     keys = (objective_keys(objective_of_algo(name, conf)) for name in names)
     return {f"objective.{key}" for found in keys for key in found or ()}
 
@@ -142,6 +138,13 @@ def objective_of_algo(name: str, conf: Path) -> str:
         return name
     (entry,) = OmegaConf.load(file).defaults
     return str(entry["override /objective"])
+
+
+def check_overrides(overrides: list[Override], schema: type, conf: Path) -> None:
+    """Refuses overrides of settings and choices that a recipe does not have."""
+    objective = chosen_objective(overrides, conf)
+    for override in overrides:
+        check_override(override, schema, conf, objective)
 
 
 def check_override(override: Override, schema: type, conf: Path, objective: set[str]) -> None:

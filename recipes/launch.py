@@ -187,7 +187,8 @@ def check_settings(cfg: DictConfig) -> None:
 
 def env_name(cfg: DictConfig) -> str | None:
     """Returns what is trained on, whichever way it was named; none where that was forgotten."""
-    return next((cfg.env[key] for key in ("task", "game", "id") if cfg.env[key] is not None), None)
+    named = (OmegaConf.select(cfg, f"env.{key}", default=None) for key in ("task", "game", "id"))
+    return next((name for name in named if name is not None), None)
 
 
 def prepare_directory(

@@ -30,12 +30,12 @@ from mcurl_torchrl.reports import (
 )
 from recipes.launch import BadCommand, launch
 from recipes.published_scores import PUBLISHED, published_aggregates
-from recipes.report_groups import Grouping, group_runs
-from recipes.report_published import add_published, add_published_aggregates
-from recipes.report_results import NAMES, make_section
-from recipes.report_runs import DAMAGED, FINISHED, UNFINISHED, Found, find_runs
-from recipes.report_sections import add_section
-from recipes.report_writing import Pages, number, steps
+from recipes.reports.groups import Grouping, group_runs
+from recipes.reports.published import add_published, add_published_aggregates
+from recipes.reports.results import NAMES, make_section
+from recipes.reports.runs import DAMAGED, FINISHED, UNFINISHED, Found, find_runs
+from recipes.reports.sections import add_section
+from recipes.reports.writing import Pages, number, steps
 from recipes.schema import ReportConfig
 
 FIGURES = "figures"

@@ -63,16 +63,17 @@ def make_replay(cfg: SACRecipeConfig, directory: Path) -> FrameReplayBuffer:
     pixels, both = cfg.env.observation == "pixels", ["pixels", ("next", "pixels")]
     crops = {"random_crop": RandomCrop, "center_crop": CenterCrop}
     crop = crops[check_choice("encoder.augmentation", cfg.encoder.augmentation, tuple(crops))]
-    return FrameReplayBuffer(
-        storage=make_storage(cfg.replay, directory),
-        num_frames=cfg.env.num_frames if pixels else 1,
-        pixels_key=cfg.env.observation,
-        frame_dtype=torch.uint8 if pixels else torch.float32,
-        channels_last=True,
-        gamma=cfg.sac.gamma,
-        batch_size=cfg.sac.batch_size,
-        transform=crop(cfg.encoder.crop_size, in_keys=both) if pixels else None,
-    )
+    with section("sac"):
+        return FrameReplayBuffer(
+            storage=make_storage(cfg.replay, directory),
+            num_frames=cfg.env.num_frames if pixels else 1,
+            pixels_key=cfg.env.observation,
+            frame_dtype=torch.uint8 if pixels else torch.float32,
+            channels_last=True,
+            gamma=cfg.sac.gamma,
+            batch_size=cfg.sac.batch_size,
+            transform=crop(cfg.encoder.crop_size, in_keys=both) if pixels else None,
+        )
 
 
 def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, device: torch.device) -> SACAgent:

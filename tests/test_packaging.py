@@ -49,8 +49,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPO / name, copy)
-    shutil.copytree(REPO / "mcurl_torchrl", copy / "mcurl_torchrl", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("benchmarks", "examples", "recipes", "tests"):  # even as packages they must stay out
+    for name in ("mcurl_torchrl", "recipes"):
+        shutil.copytree(REPO / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("benchmarks", "examples", "tests"):  # even as packages they must stay out
         (copy / name).mkdir()
         (copy / name / "__init__.py").touch()
     return copy

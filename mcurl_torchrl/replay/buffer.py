@@ -143,6 +143,8 @@ class FrameReplayBuffer(FrameView):
         check_storage(storage)
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma={gamma}; it must be between 0 and 1")
+        if batch_size is not None:
+            check_count("batch_size", batch_size)
         self.num_frames = check_count("num_frames", num_frames)
         self.n_step = check_count("n_step", n_step)
         self.gamma = gamma

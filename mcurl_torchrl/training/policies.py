@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +72,11 @@ class FramePolicy(nn.Module):
         self.network = network
         self.num_frames = num_frames
         self.padding = check_choice("padding", padding, PADDINGS)
-        self._frames: deque[Tensor] = deque(maxlen=num_frames)
+        self._stack = FrameStack(num_frames, padding=padding)
 
     def reset(self) -> None:
         """Forgets the frames of the last episode."""
-        self._frames.clear()
+        self._stack.clear()
 
     @torch.no_grad()
     def forward(self, frame: Tensor | np.ndarray) -> Tensor:
@@ -91,11 +90,8 @@ class FramePolicy(nn.Module):
             ValueError: on another shape or dtype.
         """
         newest = self._check(torch.as_tensor(frame))
-        self._frames.append(newest)
-        while len(self._frames) < self.num_frames:
-            self._frames.appendleft(newest if self.padding == "repeat" else torch.zeros_like(newest))
         # A batch of one: a single stack may give other last digits.
-        return self.network(torch.cat(list(self._frames))[None])[0]
+        return self.network(self._stack.push(newest)[None])[0]
 
     def _check(self, frame: Tensor) -> Tensor:
         channels, *size = self.network.settings["observation_shape"]

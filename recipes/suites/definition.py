@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from recipes.command_line import CONF, BadCommand, check_override, config_folder, did_you_mean
+from recipes.command_line import CONF, BadCommand, check_overrides, config_folder, did_you_mean
 from recipes.launch import check_settings, comparable
 from recipes.schema import RainbowRecipeConfig, SACRecipeConfig
 
@@ -215,16 +215,16 @@ def _check_overrides(where: str, experiment: Experiment) -> None:
     """Sees that a recipe takes what the experiment sets: each name, then each combination."""
     schema, conf = SCHEMAS[experiment.recipe], config_folder(experiment.recipe)
     try:
+        parse = OverridesParser.create().parse_overrides
+        algos = parse([f"algo={algo}" for algo in experiment.algos])
+        check_overrides([*parse([f"env={env}" for env in experiment.envs]), *algos], schema, conf)
         for given in (*experiment.overrides, *itertools.chain(*experiment.variants.values())):
-            (override,) = OverridesParser.create().parse_overrides([given])
+            (override,) = parse([given])
             if override.key_or_group in SET_BY_THE_SUITE:
                 raise BadCommand(f"{given}: the suite sets {override.key_or_group} itself")
             if override.is_sweep_override():
                 raise BadCommand(f"{given} is several values; use variants, which have names")
-            check_override(override, schema, conf)
-        for group, chosen in (("env", experiment.envs), ("algo", experiment.algos)):
-            for choice in chosen:
-                check_override(OverridesParser.create().parse_override(f"{group}={choice}"), schema, conf)
+            check_overrides([*algos, override], schema, conf)
         for run in replace(experiment, seeds=experiment.seeds[:1]).runs():
             run.settings()
         if min(experiment.seeds) < 0:

@@ -61,7 +61,7 @@ def _look(run: PlannedRun, directory: RunDirectory) -> Found:
         return Found("finished")
     if Checkpoints(directory.checkpoints).latest() is not None:
         return Found("interrupted")
-    if any("checkpoint-" in path.name and ".stage-" not in path.name for path in directory.checkpoints.glob("*")):
+    if any(directory.checkpoints.glob("checkpoint-*")):
         return Found("refused", f"no checkpoint in {directory.checkpoints} can be read")
     return Found("unsaved")
 

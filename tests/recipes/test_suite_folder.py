@@ -86,8 +86,8 @@ def test_a_run_without_a_checkpoint_begins_anew(run: RunDirectory):
 
 def test_checkpoints_that_cannot_be_read_are_not_thrown_away(run: RunDirectory):
     unfinish(run)
-    for manifest in run.checkpoints.glob("checkpoint-*/manifest.json"):
-        manifest.write_text("{")
+    for checkpoint in run.checkpoints.glob("checkpoint-*"):
+        checkpoint.write_text("{")
     found = look(PLANNED, run)
     assert found.stage == "refused" and "no checkpoint" in found.reason and str(run.checkpoints) in found.reason
 

@@ -17,7 +17,7 @@ from mcurl_torchrl.reports import (
 )
 from mcurl_torchrl.training import human_normalized_score
 from recipes.published_scores import PUBLISHED, Published, published_atari, published_dmc, random_and_human_score
-from recipes.report_groups import Group
+from recipes.reports.groups import Group
 
 NAMES = {"atari": "Atari", "dmc": "DeepMind Control Suite", "gym": "Gymnasium"}
 SCALES = {"atari": "human-normalised score", "dmc": "return / 1000"}

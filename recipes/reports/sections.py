@@ -19,9 +19,9 @@ from mcurl_torchrl.reports import (
     mean_over_seeds,
 )
 from recipes.published_scores import to_draw
-from recipes.report_groups import Group
-from recipes.report_published import published_aggregate_rows
-from recipes.report_results import (
+from recipes.reports.groups import Group
+from recipes.reports.published import published_aggregate_rows
+from recipes.reports.results import (
     SCALES,
     Comparable,
     Section,
@@ -30,7 +30,7 @@ from recipes.report_results import (
     comparisons,
     profiles,
 )
-from recipes.report_writing import Pages, decimal, number, seeds_text, spread, steps
+from recipes.reports.writing import Pages, decimal, number, seeds_text, spread, steps
 
 NO_INTERVAL = f"no interval where a task has fewer than {FEWEST_SEEDS} seeds"
 MOST_IN_SHORT = 3  # comparisons at the beginning of the page

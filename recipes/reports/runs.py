@@ -19,7 +19,7 @@ from yaml import YAMLError
 
 from mcurl_torchrl.training import RunDirectory, read_evaluations
 from recipes.command_line import BadCommand
-from recipes.launch import action_repeat, env_name
+from recipes.launch import env_name
 
 SUITE = "suite.yaml"
 FOLDER_NAME = re.compile(r"(?P<label>.+)-seed\d+(-\d{8}-\d{6})?")
@@ -213,7 +213,7 @@ def read_outcome(
         for steps, returns in points[:-1]
         if len(returns) < wanted
     ]
-    repeat = action_repeat(cfg)
+    repeat = OmegaConf.select(cfg, "env.action_repeat", default=1)
     if not result.get("finished"):
         return UNFINISHED, curve, result, [*remarks, *last_error(directory)]
     if result.get("env_steps", 0) < cfg.total_env_steps // repeat * repeat:

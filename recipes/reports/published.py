@@ -6,8 +6,8 @@ from statistics import fmean, median
 
 from mcurl_torchrl.reports import Bullets, Estimate, Heading, TableBlock, mean_over_seeds
 from recipes.published_scores import PublishedAggregate
-from recipes.report_results import Comparable, Section, published_beside
-from recipes.report_writing import Pages, known, number, spread, steps
+from recipes.reports.results import Comparable, Section, published_beside
+from recipes.reports.writing import Pages, known, number, spread, steps
 
 ALL_GAMES = 26
 

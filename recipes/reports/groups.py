@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from recipes.command_line import CONF
-from recipes.report_runs import FINISHED, UNFINISHED, Run, flat
+from recipes.reports.runs import FINISHED, UNFINISHED, Run, flat
 
 # What may differ between runs that are averaged: nothing of it changes what is learned or how it is scored.
 NOT_COMPARED = ("seed", "threads", "device", "resume", "resume_changed", "replay.memmap")
@@ -139,11 +139,12 @@ def differing_keys(settings: list[dict[str, Any]]) -> list[str]:
 def task_keys(recipe: str) -> frozenset[str]:
     """Returns the settings that a recipe's tasks set: in their own YAML, or by a formula of what is in there."""
     keys = {"env.task", "env.game", "env.id"}
-    for main in CONF.glob(f"*/{recipe}.yaml"):
+    for main in (*CONF.glob(f"*/{recipe}.yaml"), CONF / "shared" / "hydra_run.yaml"):
         for file in main.parent.rglob("*.yaml"):
+            prefix = f"{file.parent.name}." if file.parent.name in ("env", "objective") else ""
             for key, value in flat(OmegaConf.to_container(OmegaConf.load(file), resolve=False)):
                 if file.parent.name == "env" or "${env." in str(value):
-                    keys.add(key)
+                    keys.add(f"{prefix}{key}")
     return frozenset(keys)
 
 

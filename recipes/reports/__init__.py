@@ -1,0 +1,1 @@
+"""The parts of recipes/report.py: runs are found, read, grouped and written down."""
