@@ -123,4 +123,5 @@ def section(name: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{name}.{error}") from error
+        error.args = (f"{name}.{error}",)
+        raise

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mcurl_torchrl.checks import check_choice, check_count
 from mcurl_torchrl.modules import Policy
-from mcurl_torchrl.stacking import PADDINGS
+from mcurl_torchrl.stacking import PADDINGS, FrameStack
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, Checkpoints, SavedCheckpoint
 
 __all__ = ["FramePolicy", "describe_policy", "export_policy", "load_policy"]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import math
 import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +18,7 @@ from yaml import YAMLError
 from mcurl_torchrl.training import RunDirectory, read_evaluations
 from recipes.command_line import BadCommand
 from recipes.launch import env_name
+from recipes.suites.provenance import files_that_differ
 
 SUITE = "suite.yaml"
 FOLDER_NAME = re.compile(r"(?P<label>.+)-seed\d+(-\d{8}-\d{6})?")
@@ -267,20 +266,9 @@ def against_suite(run: Run, suite: Suite | None) -> list[str]:
     for commit in dict.fromkeys(run.commits):
         if suite.commit is not None and commit != suite.commit:
             ran = "an unknown commit" if commit is None else f"commit {commit[:7]}"
-            same = commit is not None and same_code(commit, suite.commit)
+            same = commit is not None and files_that_differ(suite.commit, commit) == ()
             remarks.append(f"{ran}, not the declared {suite.commit[:7]}{' (with the same code)' if same else ''}")
     return remarks
-
-
-@functools.cache
-def same_code(commit: str, other: str) -> bool:
-    """Tells whether two commits of this repository have the same package and recipes; False where git cannot say."""
-    repository = Path(__file__).resolve().parents[1]
-    command = ["git", "-C", str(repository), "diff", "--quiet", commit, other, "--", "mcurl_torchrl", "recipes"]
-    try:
-        return subprocess.run(command, capture_output=True, timeout=10).returncode == 0
-    except (OSError, subprocess.SubprocessError):
-        return False
 
 
 def flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

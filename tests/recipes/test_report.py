@@ -18,8 +18,10 @@ from matplotlib.image import imread
 from scipy import stats
 
 from mcurl_torchrl.training import RunDirectory, human_normalized_score
-from recipes import command_line, published_scores, report, report_groups, report_runs
+from recipes import command_line, published_scores, report
 from recipes.command_line import BadCommand
+from recipes.reports import groups as report_groups
+from recipes.reports import runs as report_runs
 from tests.recipes.run_folders import COMMIT, change, write_run
 from tests.recipes.running import RECIPES, SMALL, settings, train
 
@@ -464,16 +466,6 @@ def test_variants_of_a_suite_are_methods(tmp_path: Path):
     found, grouping = grouped(tmp_path)
     assert {group.method for group in grouping.groups} == {"mcurl-size60", "mcurl-size84"}
     assert found.not_started(found.suites[0]) == [] and not any(run.remarks for run in found.runs)
-
-
-def test_commits_with_the_same_code_are_told_apart_from_others():
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=RECIPES, capture_output=True, text=True, check=True).stdout.strip()
-
-    head = git("rev-parse", "HEAD")
-    first = git("rev-list", "--max-parents=0", "HEAD").split()[0]
-    assert report_runs.same_code(head, head)
-    assert not report_runs.same_code(head, first) and not report_runs.same_code(head, "b" * 40)
 
 
 @pytest.mark.parametrize("text", ["experiments: [1", "experiments: [{recipe: x}]", "declared: 3", "- a"])
