@@ -36,7 +36,7 @@ def write_run(
     cfg.seed = seed
     directory = RunDirectory(folder)
     directory.write_config(OmegaConf.to_yaml(cfg))
-    directory.write_manifest(command=["train"], overrides=list(overrides), recipe=recipe)
+    directory.write_manifest(overrides=list(overrides), recipe=recipe)
     change(directory.manifest, git=None if commit is None else {"commit": commit, "dirty": False})
     means = []
     for number in range(evaluations + 1):
