@@ -1,4 +1,4 @@
-# Each word works alone on a fresh machine: the environment is made first, where it is missing or out of date.
+# Each target works alone on a fresh machine: the environment is made first, where it is missing or out of date.
 PYTHON ?= python3
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
@@ -8,7 +8,7 @@ READY := .venv/.stamp
 .DEFAULT_GOAL := help
 .PHONY: help setup lint type test test-slow mutants demo bench clean
 
-help:  ## list the words
+help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: $(READY)  ## make .venv with the tested versions (PYTHON=python3.12, TORCH=cpu, pypi or your index)

@@ -1,7 +1,7 @@
 """The floor of CURL's step on Atari: convolutions, matrix products, Adam, the momentum copy, and nothing around them.
 
 Batches are there already, views are not augmented, the target is not projected, nothing is checked, noise is not drawn,
-and there are no modules: what is left is the time of torch's kernels, which nobody who uses them can go below.
+and there are no modules: what is left is the time of torch's kernels, below which no user of them can go.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 All comparisons are ratios within one run: contenders take turns, so that what else the machine does hits them alike.
 The C allocator is told to keep freed pages, for all contenders: left to itself it returns large blocks to the system at
-some times and not at others, and page faults, up to four fifths of a batch's time, then fall on whoever comes next.
+some times and not at others, and page faults, up to four fifths of a batch's time, then fall on the next contender.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def torch_of(index: str, version: str) -> Torch:
 
 
 def builds(*options: str) -> list[str]:
-    """The versions of torch that pip finds, such as 2.13.0+cpu, newest first; none if nobody answers in time."""
+    """The versions of torch that pip finds, such as 2.13.0+cpu, newest first; none if no index answers in time."""
     limits = ["--timeout", str(TIMEOUT), "--retries", "0"] if options else []
     done = subprocess.run(pip("index", "versions", "torch", *limits, *options), capture_output=True, text=True)
     found = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)

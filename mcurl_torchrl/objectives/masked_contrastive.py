@@ -171,7 +171,7 @@ class MaskedContrastiveLoss(EncodingLoss):
         return keys
 
     def _encode_queries(self, pixels: Tensor, zeroed: Tensor | None) -> Tensor:
-        if zeroed is None or not self.encode_zeros_once or _differs_by_chance(self.encoder_network):
+        if zeroed is None or not self.encode_zeros_once or _is_stochastic(self.encoder_network):
             return self.encode(pixels)
         lead, pixels, zeroed = pixels.shape[:2], pixels.flatten(0, 1), zeroed.flatten()
         shown = (~zeroed).nonzero().squeeze(-1)
@@ -188,7 +188,7 @@ def _fraction(correct: Tensor, among: Tensor) -> Tensor:
     return (correct & among).sum() / among.sum().clamp(min=1)
 
 
-def _differs_by_chance(network: nn.Module) -> bool:
+def _is_stochastic(network: nn.Module) -> bool:
     """Tells whether equal inputs may have different outputs: with dropout, or statistics of the batch."""
     stochastic = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
     return any(isinstance(module, stochastic) and module.training for module in network.modules())
