@@ -68,8 +68,11 @@ def check_actions(env: EnvBase, *, discrete: bool, recipe: str, other: str) -> N
     """Refuses an environment whose actions are of the other kind."""
     spec = env.action_spec
     if discrete != isinstance(spec, Categorical) or discrete == spec.dtype.is_floating_point:
-        kind = "discrete" if discrete else "continuous"
-        raise ValueError(f"{recipe} needs {kind} actions; this environment has {spec}: recipes/{other}.py is for it")
+        wanted, found = ("discrete", "continuous") if discrete else ("continuous", "discrete")
+        count = spec.space.n if isinstance(spec, Categorical) else spec.shape[-1]
+        raise ValueError(
+            f"{recipe} needs {wanted} actions; this environment has {count} {found} ones: recipes/{other}.py is for it"
+        )
 
 
 def make_storage(replay: ReplayConfig, directory: Path) -> LazyTensorStorage:

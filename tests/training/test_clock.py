@@ -6,9 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from mcurl_torchrl.training import TrainingRun
+from mcurl_torchrl.modules import GaussianPolicy
+from mcurl_torchrl.training import RunPlan, TrainingRun
 from mcurl_torchrl.training.clock import Clock
+from tests.training.test_evaluation import make_categorical
 
 
 @pytest.fixture
@@ -42,23 +45,24 @@ def test_a_resumed_clock_goes_on_counting(now: list[float]):
 # 7.3 seconds for each step that is left: 8,990 after the first ten updates; of a resumed run it is said at once.
 @pytest.mark.parametrize(("resumed", "hours"), [(False, 18), (True, 20)])
 def test_a_run_that_takes_too_long_says_so_once(resumed: bool, hours: int, now: list[float], tmp_path: Path, capsys):
-    run = TrainingRun(
-        tmp_path,
-        total_agent_steps=10_000,
-        evaluation_interval=100,
-        checkpoint_interval=100,
-        seed=1,
+    plan = RunPlan(
         name="slow",
-        hint_when_slow="buy a GPU",
-        progress=False,
+        seed=1,
+        total_agent_steps=10_000,
+        evaluation_interval=10_000,
+        checkpoint_interval=10_000,
+        evaluation_episodes=1,
+        video=False,
     )
+    run = TrainingRun(tmp_path, plan, hint_when_slow="buy a GPU", progress=False)
+    run.track(GaussianPolicy([4], 1, hidden_dim=4))
     if resumed:
         before = Clock()
         for part, seconds in (("env", 0.2), ("sample", 0.1), ("update", 7.0)):
             for _ in range(1000):
                 spend(before, part, seconds, now)
         run._clock.load_state_dict(before.state_dict())
-    run.begin()
+    run.begin(lambda observations: torch.zeros(len(observations), dtype=torch.long), make_categorical())
     for step in run.agent_steps():
         spend(run._clock, "env", 0.2, now)
         if step > 1000:  # random actions first

@@ -12,12 +12,19 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from torchrl.data import LazyTensorStorage
 from torchrl.envs import EnvBase, GymWrapper, SerialEnv
 
-from mcurl_torchrl import FrameReplayBuffer, make_pixel_env
+from mcurl_torchrl import make_pixel_env
 from mcurl_torchrl.modules import GaussianPolicy
-from mcurl_torchrl.training import EnvironmentFailed, EpisodeStream, RunDirectory, TrainingRun, evaluate, tables
+from mcurl_torchrl.training import (
+    EnvironmentFailed,
+    EpisodeStream,
+    RunDirectory,
+    RunPlan,
+    TrainingRun,
+    evaluate,
+    tables,
+)
 from mcurl_torchrl.training import run as run_module
 from tests.envs.random_state import global_random_states_untouched
 
@@ -213,26 +220,56 @@ def test_random_actions_of_another_kind_are_refused():
 def evaluated_run(folder: Path, baselines: tuple[float, float] | None = None, **settings: Any) -> RunDirectory:
     """Evaluates at the agent steps 0, 2 and 4 of 4, in two environments, and trains nothing."""
     policy = GaussianPolicy([4], 1, hidden_dim=4)
-    run = TrainingRun(
-        folder,
+    plan = RunPlan(
+        name="nothing",
+        seed=1,
         total_agent_steps=4,
         evaluation_interval=2,
         checkpoint_interval=100,
-        seed=1,
-        name="nothing",
-        progress=False,
         video=False,
+        baselines=baselines,
         **{"evaluation_episodes": 2, **settings},
     )
-    run.track(replay=FrameReplayBuffer(storage=LazyTensorStorage(8)))
-    run.describe(policy, num_frames=2, baselines=baselines)
+    run = TrainingRun(folder, plan, progress=False)
+    run.track(policy)  # without a replay buffer
     envs = [make_categorical(), make_categorical()]
-    if run.begin() == 0:
-        run.evaluate(0, by_brightness, envs)
+    run.begin(by_brightness, envs)
     for step in run.agent_steps():
-        if run.evaluation_due(step):
-            run.evaluate(step, by_brightness, envs)
+        run.finish_step(step, by_brightness, envs)
     return run.directory
+
+
+def test_nothing_is_tracked(tmp_path: Path):
+    plan = RunPlan(name="nothing", seed=1, total_agent_steps=4, evaluation_interval=2, checkpoint_interval=100)
+    with pytest.raises(RuntimeError, match=r"call track\(\) first"):
+        TrainingRun(tmp_path, plan, progress=False).begin(by_brightness, [make_categorical()])
+
+
+def test_several_agent_steps_at_a_time(tmp_path: Path):
+    """With batched environments: an interval is due when it is passed, and the last step is the total."""
+    plan = RunPlan(
+        name="nothing",
+        seed=1,
+        total_agent_steps=20,
+        evaluation_interval=10,
+        checkpoint_interval=7,
+        log_interval=5,
+        evaluation_episodes=1,
+        video=False,
+    )
+    run = TrainingRun(tmp_path, plan, progress=False)
+    run.track(GaussianPolicy([4], 1, hidden_dim=4))
+    env = make_categorical()
+    run.begin(by_brightness, env)
+    taken = []
+    for step in run.agent_steps(stride=8):
+        taken.append(step)
+        run.record(step, {"loss_value": torch.tensor(1.0)})
+        run.finish_step(step, by_brightness, env)
+    assert taken == [8, 16, 20] and run.finished
+    assert list(evaluations(run.directory)) == [0, 16, 20]
+    assert [row["step"] for row in tables.read(run.directory.metrics.path)] == [8, 16, 20]
+    assert [found.step for found in run.checkpoints.list()][-2:] == [16, 20]
 
 
 def evaluations(directory: RunDirectory) -> dict[int, list[float]]:
