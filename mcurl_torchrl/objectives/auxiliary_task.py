@@ -10,9 +10,11 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from torchrl.envs.transforms import Transform
 
 from mcurl_torchrl.checks import check_count, check_number
 from mcurl_torchrl.objectives.schedules import inverse_sqrt_warmup
+from mcurl_torchrl.replay import FrameReplayBuffer, FrameSlices
 
 __all__ = ["AuxiliaryTask", "NoTask"]
 
@@ -30,10 +32,11 @@ class AuxiliaryTask(nn.Module):
         ...
         task.update_targets()
 
-    A subclass implements :meth:`sample` and :meth:`forward`, and :meth:`update_targets` if it has slow copies. Its
-    constructor takes ``(encoder, buffer, *, augmentation=None, target_encoder=None, ...)`` and plain keyword arguments;
-    recipes make it from the keys of a YAML in ``recipes/conf/shared/objective``. ``state_dict`` must hold everything
-    that a resumed run needs.
+    A subclass implements :meth:`forward`, and :meth:`update_targets` if it has slow copies. It calls
+    :meth:`read_slices` to learn from slices of consecutive observations, or implements :meth:`sample`. Its constructor
+    takes ``(encoder, buffer, *, augmentation=None, target_encoder=None, ...)`` and plain keyword arguments; recipes
+    make it from the keys of a YAML in ``recipes/conf/shared/objective``. ``state_dict`` must hold everything that a
+    resumed run needs.
 
     Args:
         encoder (nn.Module): the encoder that the task shares with an RL agent. It is not registered here.
@@ -91,6 +94,8 @@ class AuxiliaryTask(nn.Module):
         self.warmup_updates = warmup_updates
         self.warmup_initial_scale = warmup_initial_scale
         self.__dict__["_encoder"] = encoder  # its owner saves it, moves it and trains it
+        self._slices: FrameSlices | None = None
+        self._slices_shape = (0, 0)
 
     @property
     def device(self) -> torch.device:
@@ -99,13 +104,23 @@ class AuxiliaryTask(nn.Module):
         first = None if encoder is None else next(encoder.parameters(), None)
         return torch.device("cpu") if first is None else first.device
 
+    def read_slices(
+        self, buffer: FrameReplayBuffer, *, num_slices: int, slice_len: int, transform: Transform | None = None
+    ) -> None:
+        """Makes :meth:`sample` draw slices of a buffer, ``[num_slices, slice_len]``, each of one episode."""
+        self._slices = buffer.slices(num_slices=num_slices, slice_len=slice_len, transform=transform)
+        self._slices_shape = (num_slices, slice_len)
+        self.steps_before_sampling = slice_len
+
     def sample(self, batch: TensorDictBase | None = None) -> TensorDictBase:
-        """Draws the data of one update, on the encoder's device.
+        """Draws the data of one update, on the encoder's device: slices, after :meth:`read_slices`.
 
         Args:
             batch (TensorDictBase, optional): the batch that RL learns from, for tasks that use the same observations.
         """
-        raise NotImplementedError
+        if self._slices is None:
+            raise NotImplementedError(f"{type(self).__name__} needs sample(), or a call of read_slices()")
+        return self._slices.sample().reshape(*self._slices_shape).to(self.device)
 
     def forward(self, views: TensorDictBase) -> TensorDictBase:
         """Returns ``loss_auxiliary``, weighted by ``coeff``, and metrics without gradients under names of their own."""

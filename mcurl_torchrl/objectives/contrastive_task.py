@@ -85,25 +85,19 @@ class ContrastiveTask(AuxiliaryTask):
             target_encoder_network=target_encoder,
         ).to(self.device)
         self._targets = SoftUpdate(self.loss_module, tau=tau) if target_encoder is None else None
-        self._shape, self._slices = (num_slices, slice_len), None
         if views == "slices":
             pair = AugmentedViews(augmentation, in_key=buffer.pixels_key)
-            self._slices = buffer.slices(num_slices=num_slices, slice_len=slice_len, transform=pair)
+            self.read_slices(buffer, num_slices=num_slices, slice_len=slice_len, transform=pair)
         else:
             keys = [KEY_VIEW] if share_query else [QUERY_VIEW, KEY_VIEW]
             buffer.insert_transform(0, AugmentedViews(augmentation, in_key=buffer.pixels_key, out_keys=keys))
             if share_query:
                 self.loss_module.set_keys(query_pixels=buffer.pixels_key)
 
-    @property
-    def steps_before_sampling(self) -> int:  # type: ignore[override]
-        """A slice takes as many steps as it has observations; a batch takes one."""
-        return 1 if self._slices is None else self._shape[1]
-
     def sample(self, batch: TensorDictBase | None = None) -> TensorDictBase:
         """Returns the batch, whose views the buffer has made, or draws slices ``[num_slices, slice_len]``."""
         if self._slices is not None:
-            return self._slices.sample().reshape(*self._shape).to(self.device)
+            return super().sample(batch)
         if batch is None:
             raise ValueError("views='batch' needs the batch that RL learns from: task.loss(buffer.sample())")
         require(batch, KEY_VIEW, self)

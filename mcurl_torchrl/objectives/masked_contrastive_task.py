@@ -124,17 +124,7 @@ class MaskedContrastiveTask(AuxiliaryTask):
             slice_len=slice_len,
         )
         views = Compose(AugmentedViews(augmentation, in_key=buffer.pixels_key), mask)
-        self._shape = (num_slices, slice_len)
-        self._slices = buffer.slices(num_slices=num_slices, slice_len=slice_len, transform=views)
-
-    @property
-    def steps_before_sampling(self) -> int:  # type: ignore[override]
-        """A slice takes as many steps as it has observations."""
-        return self._shape[1]
-
-    def sample(self, batch: TensorDictBase | None = None) -> TensorDictBase:
-        """Draws slices with their two views and masks, ``[num_slices, slice_len]``; ``batch`` is not read."""
-        return self._slices.sample().reshape(*self._shape).to(self.device)
+        self.read_slices(buffer, num_slices=num_slices, slice_len=slice_len, transform=views)
 
     def forward(self, views: TensorDictBase) -> TensorDictBase:
         """Returns ``loss_auxiliary`` and the metrics of :class:`~mcurl_torchrl.MaskedContrastiveLoss`."""

@@ -12,6 +12,7 @@ from mcurl_torchrl.checks import check_count, check_number
 from mcurl_torchrl.objectives.auxiliary_task import AuxiliaryTask
 from mcurl_torchrl.objectives.functional import info_nce
 from mcurl_torchrl.replay import FrameReplayBuffer
+from mcurl_torchrl.transforms import AugmentedViews
 
 __all__ = ["PredictiveCodingTask"]
 
@@ -77,19 +78,10 @@ class PredictiveCodingTask(AuxiliaryTask):
         self.predictions = nn.ModuleList(
             [nn.Linear(context_dim, feature_dim).to(self.device) for _ in range(steps_ahead)]
         )
-        self.augmentation = augmentation
+        one_view = AugmentedViews(augmentation, in_key=buffer.pixels_key, out_keys=[buffer.pixels_key])
         self.__dict__["_target_encoder"] = target_encoder  # its owner saves it, moves it and trains it
-        self.steps_before_sampling = slice_len
-        self._shape = (num_slices, slice_len)
         self._pixels_key = buffer.pixels_key
-        self._slices = buffer.slices(num_slices=num_slices, slice_len=slice_len)
-
-    def sample(self, batch: TensorDictBase | None = None) -> TensorDictBase:
-        """Draws slices ``[num_slices, slice_len]`` and augments them; ``batch`` is not read."""
-        views = self._slices.sample().reshape(*self._shape).to(self.device)
-        if self.augmentation is not None:
-            views.set(self._pixels_key, self.augmentation(views[self._pixels_key]))
-        return views
+        self.read_slices(buffer, num_slices=num_slices, slice_len=slice_len, transform=one_view)
 
     def forward(self, views: TensorDictBase) -> TensorDictBase:
         """Returns ``loss_auxiliary`` and ``prediction_accuracy``."""

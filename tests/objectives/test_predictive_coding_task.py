@@ -95,4 +95,4 @@ def test_an_augmentation_is_applied_once():
             return pixels
 
     make_task(augmentation=Count()).loss()
-    assert calls == [(4, 6, 1, 12, 12)]
+    assert calls == [(24, 1, 12, 12)]
