@@ -357,7 +357,7 @@ MUTANTS = [
     Mutant(
         "the shortcut ignores dropout",
         "objectives/masked_contrastive.py",
-        "or _differs_by_chance(self.encoder_network)",
+        "or _is_stochastic(self.encoder_network)",
         "",
         f"{LOSS}::TestGradients",
     ),
