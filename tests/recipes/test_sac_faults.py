@@ -440,7 +440,8 @@ def test_any_path_can_be_resumed(name: str, run: RunDirectory, tmp_path: Path, m
         assert OverridesParser.create().parse_override(place).value() == str(moved)
 
 
-def test_what_cannot_be_resumed(run: RunDirectory, tmp_path: Path):
+def test_what_cannot_be_resumed(run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)  # the runs of the working folder are listed, too
     (tmp_path / "empty").mkdir()
     listed = f"Runs with a checkpoint:\n  {run.path} \\(step 40"
     for path, why in [
