@@ -1,6 +1,7 @@
 import logging
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -31,3 +32,19 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The matplotlib figures that a test saves, in order."""
+    from matplotlib.figure import Figure
+
+    saved: list[Figure] = []
+    savefig = Figure.savefig
+
+    def keep(figure: Figure, *args: Any, **kwargs: Any) -> None:
+        saved.append(figure)
+        savefig(figure, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return saved

@@ -11,20 +11,6 @@ from matplotlib.figure import Figure
 from mcurl_torchrl.reports import Curve, Estimate, draw_curves, draw_estimates, draw_profiles, mean_over_seeds
 
 
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that were saved: for each drawing a light one, then a dark one."""
-    saved: list[Figure] = []
-    savefig = Figure.savefig
-
-    def keep(figure: Figure, *args: Any, **kwargs: Any) -> None:
-        saved.append(figure)
-        savefig(figure, *args, **kwargs)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
-    return saved
-
-
 def lines(figure: Figure) -> dict[str, Any]:
     return {line.get_label(): line for line in figure.axes[0].lines if not line.get_label().startswith("_")}
 

@@ -17,20 +17,6 @@ from mcurl_torchrl.training.curves import plot_learning_curve
 EVALUATIONS = [(20_000, [300.0, 500.0, 400.0]), (0, [10.0, 30.0]), (10_000, [100.0, 200.0])]
 
 
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that were saved."""
-    saved: list[Figure] = []
-    savefig = Figure.savefig
-
-    def keep(figure: Figure, *args: Any, **kwargs: Any) -> None:
-        saved.append(figure)
-        savefig(figure, *args, **kwargs)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
-    return saved
-
-
 def test_mean_band_and_reference(figures: list[Figure], tmp_path: Path) -> None:
     reference = {"CURL, published at 100k": (100_000, 582.0)}
     plot_learning_curve({"M-CURL": EVALUATIONS}, tmp_path / "a.png", title="cartpole", reference=reference)
