@@ -33,8 +33,8 @@ from mcurl_torchrl.agents import Agent, rainbow, sac
 from mcurl_torchrl.stacking import stack_frames
 from mcurl_torchrl.training import keep_freed_pages, seed_everything
 from recipes import rainbow_mcurl, sac_mcurl
-from recipes.building import drop_foreign_keys
 from recipes.command_line import config_folder
+from recipes.objective_files import drop_foreign_keys
 
 EPISODE = 125  # agent steps of the episodes that fill a replay
 ATARI_ACTIONS = 18

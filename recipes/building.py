@@ -5,33 +5,23 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from torch import nn
 from torchrl.data import Categorical, LazyMemmapStorage, LazyTensorStorage
 from torchrl.envs import EnvBase, RewardClipping, TransformedEnv
 
 from mcurl_torchrl import AuxiliaryTask, FrameReplayBuffer, make_atari_env, make_dmc_env, make_pixel_env
-from mcurl_torchrl.checks import check_choice
-from recipes.schema import CONF, EnvConfig, ReplayConfig
-
-OBJECTIVES = CONF / "shared" / "objective"
+from recipes.schema import EnvConfig, ReplayConfig, check_env
 
 
 def make_env(env: EnvConfig, *, training: bool) -> EnvBase:
     """Makes an environment to train in, or one that gives whole games and raw scores."""
-    backend = check_choice("env.backend", env.backend, ("dmc", "atari", "gym"))
-    key = {"dmc": "task", "atari": "game", "gym": "id"}[backend]
-    if env[key] is None:
-        example = {"task": "humanoid-run", "game": "Tennis", "id": "my_module:MyEnv-v0"}[key]
-        raise ValueError(f"env={backend} needs env.{key}, such as env.{key}={example}")
-    if check_choice("env.observation", env.observation, ("pixels", "state")) == "state" and backend != "dmc":
-        raise ValueError(f"env.observation=state is for tasks of DMControl; env={backend} has images only")
+    check_env(env)
     shared = {"num_frames": env.num_frames, "image_size": env.image_size}
-    if backend == "dmc":
+    if env.backend == "dmc":
         return make_dmc_env(
             env.task,
             **shared,
@@ -41,7 +31,7 @@ def make_env(env: EnvConfig, *, training: bool) -> EnvBase:
             shadows=env.shadows,
             multisampling=env.multisampling,
         )
-    if backend == "atari":
+    if env.backend == "atari":
         return make_atari_env(
             env.game,
             training=training,
@@ -82,27 +72,6 @@ def make_storage(replay: ReplayConfig, directory: Path) -> LazyTensorStorage:
 
 
 # -- the auxiliary task ------------------------------------------------------------------------------------------------
-
-
-@cache
-def objective_keys(name: str) -> frozenset[str] | None:
-    """Returns the keys that an objective's file lists, with those of the files it builds on; None without a file."""
-    file = OBJECTIVES / f"{name}.yaml"
-    if not file.is_file():
-        return None
-    listed = OmegaConf.to_container(OmegaConf.load(file))
-    assert isinstance(listed, dict)
-    inherited = (objective_keys(base) or frozenset() for base in listed.pop("defaults", []))
-    return frozenset(listed).union(*inherited)
-
-
-def drop_foreign_keys(cfg: DictConfig) -> None:
-    """Removes what presets and references set for other objectives than the chosen one."""
-    if "objective" not in cfg or (keys := objective_keys(cfg.objective.name)) is None:
-        return
-    with open_dict(cfg):
-        for key in set(cfg.objective) - keys:
-            del cfg.objective[key]
 
 
 def make_task(objective: DictConfig, encoder: nn.Module, buffer: FrameReplayBuffer, **given: Any) -> AuxiliaryTask:

@@ -7,16 +7,18 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
-from mcurl_torchrl.training import Checkpoints, RunDirectory, recent_runs
-from recipes.building import objective_keys
+from recipes.objective_files import objective_keys
 from recipes.schema import CONF
+
+if TYPE_CHECKING:  # with torch, which takes seconds: imported where a run directory is read
+    from mcurl_torchrl.training import RunDirectory
 
 SHARED = CONF / "shared"
 PATHS = ("resume", "run", "runs", "out")  # settings that name a file or a folder
@@ -32,13 +34,23 @@ class BadCommand(Exception):
     """The command line is wrong in a way that the message explains."""
 
 
-def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
+def in_a_sentence(error: Exception) -> str:
+    """Returns what an error says, with the cause that Hydra's own errors leave out."""
+    cause = f"\n{error.__cause__}" if isinstance(error, HydraException) and error.__cause__ else ""
+    return f"{error}{cause}"
+
+
+def asks_for_information(arguments: list[str]) -> bool:
+    """Tells whether Hydra answers by itself, without running anything."""
+    flags = {"-h", "--help", "--hydra-help", "-sc", "--shell-completion", "-c", "--cfg", "-i", "--info"}
+    return bool(flags & set(arguments))
+
+
+def read_settings(arguments: list[str], schema: type, conf: Path) -> tuple[list[str], list[Override]]:
     """Checks what is set on the command line against a schema and a folder of configs.
 
-    To resume a run, adds what that run had set.
+    Returns the arguments in the order and with the quotes that Hydra needs, and what they set.
     """
-    if {"-h", "--help", "--hydra-help", "-sc", "--shell-completion", "-c", "--cfg", "-i", "--info"} & set(arguments):
-        return arguments
     arguments = [quote_existing(argument) for argument in arguments]
     # Hydra's parser takes settings on one side of its flags only.
     arguments = sorted(arguments, key=lambda argument: argument not in ("-m", "--multirun"))
@@ -52,6 +64,14 @@ def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
     for key in ("env.task", "env.game"):
         if (named := given.get(key)) is not None and (SHARED / "env" / f"{named}.yaml").is_file():
             raise BadCommand(f"{key}={named}: {named} has published settings of its own; use env={named}")
+    return arguments, overrides
+
+
+def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
+    """Checks the command line as :func:`read_settings` does; to resume a run, adds what that run had set."""
+    if asks_for_information(arguments):
+        return arguments
+    arguments, overrides = read_settings(arguments, schema, conf)
     for override in overrides:
         if override.key_or_group == "run":
             check_resumable(directory_named_by(override))
@@ -64,6 +84,8 @@ def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
     check_resumable(directory)
     check_recipe(directory, schema)
     flags = [argument for argument in arguments if argument.startswith("-")]
+    settings = [argument for argument in arguments if not argument.startswith("-")]
+    given = {override.key_or_group for override in overrides}
     # Hydra refuses a group that is set twice; what is set now wins.
     before = [line for line in overrides_of(directory) if line.lstrip("+~").partition("=")[0] not in given]
     # Hydra's own record of the first start, .hydra/, stays as it is.
@@ -74,6 +96,8 @@ def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
 def directory_named_by(override: Override) -> RunDirectory:
     if override.is_sweep_override():
         raise BadCommand(f"{override.input_line}: there is no such path, and Hydra reads it as several")
+    from mcurl_torchrl.training import RunDirectory
+
     return RunDirectory(Path(str(override.value())).absolute())
 
 
@@ -193,6 +217,8 @@ def did_you_mean(word: str, choices: list[str]) -> str:
 
 
 def check_resumable(directory: RunDirectory) -> None:
+    from mcurl_torchrl.training import Checkpoints, recent_runs
+
     if directory.manifest.is_file() and Checkpoints(directory.checkpoints).latest() is not None:
         return
     if directory.path.is_dir():

@@ -9,6 +9,12 @@ Everything goes to RUN_DIR/evaluations, but for the exported file.
 
 from __future__ import annotations
 
+from recipes.early_answers import answer_early
+from recipes.schema import EvaluateConfig
+
+if __name__ == "__main__":  # before the imports that take seconds
+    answer_early(config_name="evaluate", schema=EvaluateConfig)
+
 import importlib
 import json
 import statistics
@@ -25,7 +31,7 @@ from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.training import RunDirectory, evaluate, export_policy, write_video
 from recipes.building import make_env
 from recipes.launch import BadCommand, launch, pick_device
-from recipes.schema import EnvConfig, EvaluateConfig
+from recipes.schema import EnvConfig
 
 
 def main(cfg: DictConfig) -> None:

@@ -35,9 +35,11 @@ from mcurl_torchrl.training import (
     keep_freed_pages,
     make_trackers,
 )
-from recipes.building import drop_foreign_keys, padding
-from recipes.command_line import BadCommand, config_folder, prepare, quoted
+from recipes.building import padding
+from recipes.command_line import BadCommand, config_folder, in_a_sentence, prepare, quoted
+from recipes.objective_files import drop_foreign_keys
 from recipes.published_scores import published_scores, random_and_human_score
+from recipes.schema import check_env
 
 # What may differ between a run and its resumption without changing what it computes.
 NOT_COMPARED = ("resume", "resume_changed", "logging.progress")
@@ -95,8 +97,7 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
     except JobFailed as first:
         sys.exit(f"{program}: the sweep is over; not all of its jobs were finished. The first that failed:\n{first}")
     except (BadCommand, HydraException, OmegaConfBaseException, OSError) as error:
-        cause = f"\n{error.__cause__}" if isinstance(error, HydraException) and error.__cause__ else ""
-        sys.exit(f"{program}: {error}{cause}")
+        sys.exit(f"{program}: {in_a_sentence(error)}")
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)
         sys.exit(130)
@@ -155,6 +156,7 @@ def run_locked(
 def check_settings(cfg: DictConfig) -> None:
     """Refuses numbers that no run can have, by the names under which they were set."""
     try:
+        check_env(cfg.env)
         check_count("env.action_repeat", cfg.env.action_repeat)
         for key in (
             "evaluation.interval_env_steps",

@@ -9,6 +9,12 @@ schema.py.
 
 from __future__ import annotations
 
+from recipes.early_answers import answer_early
+from recipes.schema import RainbowRecipeConfig
+
+if __name__ == "__main__":  # before the imports that take seconds
+    answer_early(config_name="rainbow_mcurl", schema=RainbowRecipeConfig)
+
 from pathlib import Path
 
 import torch
@@ -22,7 +28,6 @@ from mcurl_torchrl.objectives import ExpectedDQNLoss
 from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
 from recipes.building import check_actions, make_env, make_storage, make_task, padding, section
 from recipes.launch import recipe
-from recipes.schema import RainbowRecipeConfig
 
 
 def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:

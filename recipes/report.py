@@ -8,6 +8,12 @@ Runs are found at any depth. What is averaged and what is not: docs/reports.md.
 
 from __future__ import annotations
 
+from recipes.early_answers import answer_early
+from recipes.schema import ReportConfig
+
+if __name__ == "__main__":  # before the imports that take seconds
+    answer_early(config_name="report", schema=ReportConfig)
+
 import csv
 import io
 from collections import Counter
@@ -36,7 +42,6 @@ from recipes.reports.results import NAMES, make_section
 from recipes.reports.runs import DAMAGED, FINISHED, UNFINISHED, Found, find_runs
 from recipes.reports.sections import add_section
 from recipes.reports.writing import Pages, number, steps
-from recipes.schema import ReportConfig
 
 FIGURES = "figures"
 RECORD = (

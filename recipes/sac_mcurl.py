@@ -8,6 +8,12 @@
 
 from __future__ import annotations
 
+from recipes.early_answers import answer_early
+from recipes.schema import SACRecipeConfig
+
+if __name__ == "__main__":  # before the imports that take seconds
+    answer_early(config_name="sac_mcurl", schema=SACRecipeConfig)
+
 from pathlib import Path
 
 import torch
@@ -20,7 +26,6 @@ from mcurl_torchrl.modules import GaussianPolicy
 from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
 from recipes.building import check_actions, make_env, make_storage, make_task, section
 from recipes.launch import recipe
-from recipes.schema import SACRecipeConfig
 
 
 def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:

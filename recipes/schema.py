@@ -14,6 +14,11 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, OmegaConf
 
 
+def choice(*choices: str, default: str | None = None) -> Any:
+    """Makes a key that takes one of ``choices``; the default is the first one."""
+    return field(default=choices[0] if default is None else default, metadata={"choices": choices})
+
+
 @dataclass
 class PublishedConfig:
     """Settings that were published for one environment; recipes and objectives refer to them."""
@@ -26,19 +31,19 @@ class PublishedConfig:
 
 @dataclass
 class EnvConfig:
-    backend: str = MISSING  # dmc | atari | gym
+    backend: str = choice("dmc", "atari", "gym", default=MISSING)
     task: str | None = None  # dmc: domain-task, such as cartpole-swingup
     game: str | None = None  # atari: such as MsPacman
     id: str | None = None  # gym: what gymnasium.make takes
     action_repeat: int = 1  # env steps per agent step
     num_frames: int = MISSING  # in an observation
     image_size: int = MISSING
-    observation: str = "pixels"  # dmc: pixels | state
+    observation: str = choice("pixels", "state")  # state: for dmc
     camera_id: int | None = None  # dmc; null: 0, and 2 for quadruped
     shadows: bool = True  # dmc
     multisampling: bool = True  # dmc
     frame_skip: int = 4  # atari: frames of the emulator per env step
-    interpolation: str = "bilinear"  # atari: how screens are shrunk: bilinear | area
+    interpolation: str = choice("bilinear", "area")  # atari: how screens are shrunk
     max_noops: int = 29  # atari: at the start of a game
     max_emulator_frames: int = 108_000  # atari: of a game
     terminal_on_life_loss: bool = True  # atari, in training
@@ -50,7 +55,7 @@ class EnvConfig:
 @dataclass
 class EncoderConfig:
     crop_size: int = 84
-    augmentation: str = "random_crop"  # of what SAC learns from: random_crop | center_crop
+    augmentation: str = choice("random_crop", "center_crop")  # of what SAC learns from
     num_layers: int = 4
     num_filters: int = 32
     feature_dim: int = 50
@@ -67,7 +72,7 @@ class SACConfig:
     alpha_lr: float = 1e-4
     alpha_betas: tuple[float, float] = (0.5, 0.999)
     alpha_init: float = 0.1
-    alpha_loss: str = "alpha"  # alpha (the released code) | log_alpha (TorchRL)
+    alpha_loss: str = choice("alpha", "log_alpha")  # of the released code, of TorchRL
     critic_tau: float = 0.01
     encoder_tau: float = 0.05
     random_agent_steps: int = 1000  # before the first update
@@ -81,9 +86,9 @@ class SACConfig:
 
 @dataclass
 class RainbowConfig:
-    augmentation: str = "shift"  # of the auxiliary task's views: shift (CURL's) | none
-    loss: str = "categorical"  # categorical (C51) | expected (TorchRL's DQNLoss, on expected values)
-    architecture: str = "data_efficient"  # of the encoder: data_efficient | nature
+    augmentation: str = choice("shift", "none")  # of the auxiliary task's views; shift: CURL's
+    loss: str = choice("categorical", "expected")  # C51; TorchRL's DQNLoss, on expected values
+    architecture: str = choice("data_efficient", "nature")  # of the encoder
     hidden_dim: int = 256  # of the head
     num_atoms: int = 51
     value_bounds: tuple[float, float] = (-10.0, 10.0)
@@ -198,6 +203,27 @@ class ReportConfig:
     title: str = "Report"
     bootstrap_repetitions: int = 10_000
     published: str | None = None  # a folder with published results; null: published/, beside the recipes
+
+
+NAMED_BY = {"dmc": "task", "atari": "game", "gym": "id"}  # the key that names an environment of each backend
+
+
+def check_env(env: Any) -> None:
+    """Refuses an environment without a name, with the name of another backend's, or without the observation wanted."""
+    if env.backend not in NAMED_BY:
+        raise ValueError(f"env.backend={env.backend!r}; choose one of {list(NAMED_BY)}")
+    own = NAMED_BY[env.backend]
+    if OmegaConf.is_missing(env, own) or env[own] is None:
+        example = {"task": "humanoid-run", "game": "Tennis", "id": "my_module:MyEnv-v0"}[own]
+        raise ValueError(f"env={env.backend} needs env.{own}, such as env.{own}={example}")
+    for backend, key in NAMED_BY.items():
+        if key != own and env[key] is not None:
+            raise ValueError(f"env.{key}={env[key]} needs env={backend}; without it, {env[own]} would be trained")
+    if env.observation == "state" and env.backend != "dmc":
+        raise ValueError(
+            "env.observation=state, which algo=state_sac sets, is for tasks of DMControl; "
+            f"env={env.backend} has images only"
+        )
 
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None), replace=True)

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mcurl_torchrl.training import RunDirectory, tables
 from recipes import launch, rainbow_mcurl, sac_mcurl
-from recipes.building import drop_foreign_keys
+from recipes.objective_files import drop_foreign_keys
 
 RECIPES = Path(launch.__file__).parent
 TRAIN = {"sac_mcurl": sac_mcurl.train, "rainbow_mcurl": rainbow_mcurl.train}

@@ -1,0 +1,64 @@
+"""What a script can say before it imports torch, which takes seconds: help, and that a setting is wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import hydra
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from recipes.command_line import BadCommand, asks_for_information, config_folder, in_a_sentence, read_settings
+from recipes.schema import check_env
+
+READ_LATER = ("resume", "run")  # what a run directory holds is checked with the modules that wrote it
+
+
+def answer_early(*, config_name: str, schema: type) -> None:
+    """Ends the program if it was asked for help, or if the command line cannot be run; says nothing else.
+
+    Scripts call it before their other imports. It is a convenience: ``launch`` checks all of it, too.
+    """
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra hands its errors on; without, it prints tracebacks
+    arguments, conf = sys.argv[1:], config_folder(config_name)
+    try:
+        if asks_for_information(arguments):
+            hydra.main(version_base="1.3", config_path=str(conf), config_name=config_name)(lambda cfg: None)()
+            sys.exit(0)
+        arguments, overrides = read_settings(arguments, schema, conf)
+        if can_be_composed(arguments, overrides):
+            with hydra.initialize_config_dir(str(conf), version_base="1.3"):
+                cfg = hydra.compose(config_name, [override.input_line for override in overrides])
+            check_choices(cfg, schema)
+            if "env" in cfg:
+                check_env(cfg.env)
+    except (BadCommand, ValueError, HydraException, OmegaConfBaseException, OSError) as error:
+        sys.exit(f"{Path(sys.argv[0]).name}: {in_a_sentence(error)}")
+
+
+def can_be_composed(arguments: list[str], overrides: list[Override]) -> bool:
+    """Tells whether the command line alone says what is run, and that it is one job."""
+    swept = {"-m", "--multirun"} & set(arguments) or any(override.is_sweep_override() for override in overrides)
+    return not swept and not any(override.key_or_group in READ_LATER for override in overrides)
+
+
+def check_choices(cfg: DictConfig, schema: type) -> None:
+    """Refuses a value that is none of those that a schema lists for its key."""
+    for key, choices in choices_of(schema):
+        if not OmegaConf.is_missing(cfg, key) and (value := OmegaConf.select(cfg, key)) not in choices:
+            raise BadCommand(f"{key}={value!r}; choose one of {list(choices)}")
+
+
+def choices_of(schema: type, prefix: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields every dotted key of a schema that has a list of choices, and the list."""
+    for one in fields(schema):
+        if choices := one.metadata.get("choices"):
+            yield f"{prefix}{one.name}", choices
+        if is_dataclass(section := one.type):
+            yield from choices_of(section, f"{prefix}{one.name}.")
