@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ import torch
 
 from mcurl_torchrl import load_policy
 from mcurl_torchrl.training import tables
+from tests.warm_start import run_python
 
 REPO = Path(__file__).parents[2]
 PAGE = (REPO / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -60,9 +59,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(project: Path, script: str, *arguments: str) -> str:
-    command = [sys.executable, f"recipes/{script}.py", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    done = run_python(f"recipes/{script}.py", *arguments, cwd=project, environment=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
@@ -80,9 +78,9 @@ def test_a_new_objective_takes_a_source_file_and_a_yaml(project: Path, tmp_path:
 
 
 def test_a_new_objective_has_hints_for_misspelt_keys(project: Path):
-    command = [sys.executable, "recipes/sac_mcurl.py", "algo=order", "objective.slice_lenn=4"]
+    settings = ["algo=order", "objective.slice_lenn=4"]
     environment = {**os.environ, "PYTHONPATH": str(project)}
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    done = run_python("recipes/sac_mcurl.py", *settings, cwd=project, environment=environment)
     assert done.returncode != 0 and "did you mean objective.slice_len" in done.stderr
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +27,7 @@ from recipes.schema import RainbowRecipeConfig, SACRecipeConfig
 from tests.recipes import running
 from tests.recipes.running import RECIPES, SMALL
 from tests.recipes.test_rainbow_configs import ALGOS, settings
+from tests.warm_start import run_python
 
 CATCH = ["env=gym", "env.id=tests.learning.catch:Catch-v0", "env.num_frames=2", "objective.slice_len=6"]
 
@@ -121,8 +120,8 @@ def test_an_exported_policy_needs_no_package(run: RunDirectory, tmp_path: Path):
 
 
 def test_evaluating_from_the_command_line(run: RunDirectory, tmp_path: Path):
-    command = [sys.executable, str(RECIPES / "evaluate.py"), f"run={run.path}", "episodes=3", "num_envs=2", "seed=5"]
-    done = subprocess.run([*command, f"hydra.run.dir={tmp_path}"], capture_output=True, text=True)
+    settings = [f"run={run.path}", "episodes=3", "num_envs=2", "seed=5", f"hydra.run.dir={tmp_path}"]
+    done = run_python(RECIPES / "evaluate.py", *settings, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert len(scores["returns"]) == 3 and f"mean return {scores['mean']:.1f}" in done.stdout

@@ -8,7 +8,6 @@ import math
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from recipes.reports import groups as report_groups
 from recipes.reports import runs as report_runs
 from tests.recipes.run_folders import COMMIT, change, write_run
 from tests.recipes.running import RECIPES, SMALL, settings, train
+from tests.warm_start import run_python
 
 FINALS = {
     ("RoadRunner", "mcurl"): [6000.0, 8000.0, 10000.0],
@@ -555,7 +555,7 @@ def test_runs_that_were_really_trained(tmp_path: Path):
 
 
 def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, RECIPES / "report.py", *arguments], cwd=cwd, capture_output=True, text=True)
+    return run_python(RECIPES / "report.py", *arguments, cwd=cwd)
 
 
 def test_the_command(suite: Path, tmp_path: Path):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import torch
 
 from mcurl_torchrl.training import Checkpoints, RunDirectory
 from tests.recipes.running import RECIPES, SMALL, results, train
+from tests.warm_start import run_python
 
 # Both recipes evaluate after 0, 30 and 50 agent steps, and save after 20 and 40 as well.
 SETTINGS = {
@@ -82,8 +81,7 @@ def assert_same_run(ours: RunDirectory, expected: RunDirectory) -> None:
 
 def run_until_killed(recipe: str, where: str, step: int, folder: Path) -> int:
     place = [recipe, where, str(step), str(folder)]
-    command = [sys.executable, "-m", "tests.recipes.dying_run", *place, *SETTINGS[recipe]]
-    return subprocess.run(command, cwd=RECIPES.parent, capture_output=True).returncode
+    return run_python("-m", "tests.recipes.dying_run", *place, *SETTINGS[recipe], cwd=RECIPES.parent).returncode
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from tests.no_room import files_at_most
 from tests.recipes.faulty_envs import Faulty
 from tests.recipes.running import RECIPES, SMALL, settings, train
 from tests.training.forging import replace_states
+from tests.warm_start import run_python
 
 # 40 agent steps: random ones up to 10, checkpoints after 10, 20, 30 and 40, evaluations after 20 and 40.
 FAULTY = [
@@ -521,9 +522,8 @@ def test_ctrl_c_twice_stops_at_once(fault, tmp_path: Path, capsys: pytest.Captur
 
 
 def start(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(RECIPES / "sac_mcurl.py"), *arguments]
-    paths = {"PYTHONPATH": os.pathsep.join([str(cwd), str(RECIPES.parent)]), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=cwd, env=os.environ | paths | environment, capture_output=True, text=True)
+    environment = os.environ | {"PYTHONPATH": str(RECIPES.parent), "OMP_NUM_THREADS": "1"} | environment
+    return run_python(RECIPES / "sac_mcurl.py", *arguments, cwd=cwd, environment=environment)
 
 
 PRESSING = [*FAULTY, "env.id=tests.recipes.faulty_envs:Pressing-v0"]
@@ -556,7 +556,9 @@ def test_nothing_renders(tmp_path: Path):
     missing = ("EGL", "GL", "OpenGL", "OSMesa", "glfw")
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_LIBRARIES.format(words=missing))
     hidden = {name: "" for name in ("MUJOCO_GL", "PYOPENGL_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY")}
-    failed = start("preset=smoke", "hydra.run.dir=run", cwd=tmp_path, **hidden)
+    paths = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(RECIPES.parent)])}
+    command = [sys.executable, str(RECIPES / "sac_mcurl.py"), "preset=smoke", "hydra.run.dir=run"]
+    failed = subprocess.run(command, cwd=tmp_path, env=os.environ | paths | hidden, capture_output=True, text=True)
     assert failed.returncode == 1
     assert "Traceback" not in failed.stderr and "apt install libegl1" in failed.stderr
     assert "Traceback" in (tmp_path / "run" / "error.log").read_text()

@@ -29,6 +29,7 @@ from recipes.building import make_env
 from recipes.sac_mcurl import make_agent, make_replay
 from tests.recipes.running import RECIPES, SMALL, settings, train
 from tests.recipes.test_sac_configs import ALGOS, TASKS
+from tests.warm_start import run_python
 
 DOT = ["env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0"]
 
@@ -161,13 +162,9 @@ def test_every_task_runs(task: str):
 
 
 def test_sweeps(tmp_path: Path):
-    command = [sys.executable, str(RECIPES / "sac_mcurl.py"), "-m", "seed=1,2", *SMALL, *DOT]
-    done = subprocess.run(
-        [*command, f"hydra.sweep.dir={tmp_path}", "algo=rad"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(RECIPES.parent)},
-    )
+    sweep = ["-m", "seed=1,2", *SMALL, *DOT, f"hydra.sweep.dir={tmp_path}", "algo=rad"]
+    environment = {**os.environ, "PYTHONPATH": str(RECIPES.parent)}
+    done = run_python(RECIPES / "sac_mcurl.py", *sweep, cwd=tmp_path, environment=environment)
     assert done.returncode == 0, done.stderr
     results = sorted(tmp_path.glob("*/result.json"))
     assert len(results) == 2

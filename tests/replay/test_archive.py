@@ -9,8 +9,6 @@ import os
 import pickle
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import zlib
 from pathlib import Path
@@ -24,6 +22,7 @@ from mcurl_torchrl import FrameReplayBuffer, PrioritizedTransitionSampler
 from mcurl_torchrl import files as files_module
 from mcurl_torchrl.replay import archive
 from tests.replay.episodes import make_buffer, make_episode, make_episodes, numbers_in
+from tests.warm_start import run_python
 
 
 def make_pair(capacity: int = 60, **options):
@@ -265,8 +264,8 @@ class TestFaults:
         for countdown in countdowns:
             shutil.copytree(tmp_path / "start", tmp_path / str(countdown))
         root = Path(__file__).parents[2]
-        arguments = [sys.executable, "-m", "tests.replay.dying_save", tmp_path, *countdowns]
-        output = subprocess.run(map(str, arguments), cwd=root, check=True, capture_output=True, text=True)
+        output = run_python("-m", "tests.replay.dying_save", tmp_path, *map(str, countdowns), cwd=root)
+        assert output.returncode == 0, output.stderr
         outcomes = []
         statuses = [
             int(line.removeprefix("signal ")) for line in output.stdout.splitlines() if line.startswith("signal ")

@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, Checkpoint
 from tests.no_room import files_at_most
 from tests.replay.episodes import make_buffer, make_episode, make_episodes
 from tests.training.forging import read_first_line, replace_first_line, replace_states
+from tests.warm_start import run_python
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -751,8 +751,7 @@ for folder in sys.argv[1:]:
             os._exit(1)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-    command = [sys.executable, "-c", program, *(str(tmp_path / where) for where in places)]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
+    done = run_python("-c", program, *(tmp_path / where for where in places), cwd=REPO)
     assert re.findall("(?m)^-?[0-9]+$", done.stdout) == ["-9", "-9", "-9"], done.stderr
     assert list((tmp_path / "file").glob(".checkpoint-*.part"))
     assert list((tmp_path / "replay" / "replay").glob(".*.json.part"))
