@@ -19,6 +19,7 @@ from mcurl_torchrl.objectives import (
     MaskedContrastiveLoss,
     MaskedContrastiveTask,
     inverse_sqrt_warmup,
+    joint_parameters,
 )
 from mcurl_torchrl.replay import (
     EpisodeSliceSampler,
@@ -52,6 +53,7 @@ __all__ = [
     "StackFrames",
     "TransitionSampler",
     "inverse_sqrt_warmup",
+    "joint_parameters",
     "load_policy",
     "make_atari_env",
     "make_dmc_env",

@@ -27,6 +27,7 @@ PROMISED = {
     "StackFrames",
     "TransitionSampler",
     "inverse_sqrt_warmup",
+    "joint_parameters",
     "load_policy",
     "make_atari_env",
     "make_dmc_env",

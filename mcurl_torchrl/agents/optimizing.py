@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mcurl_torchrl.objectives import joint_parameters
+
 __all__ = ["optimize"]
 
 
@@ -45,8 +47,7 @@ def optimize(loss: Tensor, *optimizers: Optimizer, max_norm: float | None = None
     norm = None
     if max_norm is not None:
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        unique = dict.fromkeys(parameter for group in groups for parameter in group["params"])
-        norm = torch.nn.utils.clip_grad_norm_(list(unique), max_norm)
+        norm = torch.nn.utils.clip_grad_norm_(joint_parameters(*(group["params"] for group in groups)), max_norm)
     for optimizer in optimizers:
         optimizer.step()
     return norm

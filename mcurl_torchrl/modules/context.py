@@ -49,17 +49,17 @@ class _ContextLayer(nn.Module):
         self.ffn_out = nn.Linear(ffn_dim, dim)
         self.ffn_norm = nn.LayerNorm(dim)
 
-    def forward(self, latents: Tensor) -> Tensor:
-        attended = F.dropout(self._attend(latents), self.dropout, self.training)
+    def forward(self, latents: Tensor, seen: Tensor | None = None) -> Tensor:
+        attended = F.dropout(self._attend(latents, seen), self.dropout, self.training)
         latents = self.attention_norm(latents + attended)
         changed = F.dropout(self.ffn_out(self.ffn_in(latents).relu()), self.dropout, self.training)
         return self.ffn_norm(latents + changed)
 
-    def _attend(self, latents: Tensor) -> Tensor:
+    def _attend(self, latents: Tensor, seen: Tensor | None) -> Tensor:
         # [B, T, 3d] -> 3 x [B, heads, T, d / heads]
         parts = self.in_projection(latents).unflatten(-1, (3, self.num_heads, -1)).movedim(-3, 0).transpose(-3, -2)
         query, key, value = parts.unbind(0)
-        attended = F.scaled_dot_product_attention(query, key, value, scale=self.scale)
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=self.scale)
         return attended.transpose(-3, -2).flatten(-2)
 
 
@@ -115,12 +115,23 @@ class ContextTransformer(nn.Module):
             [_ContextLayer(feature_dim, num_heads, ffn_dim, dropout, scale) for _ in range(num_layers)]
         )
 
-    def forward(self, latents: Tensor) -> Tensor:
-        """Turns latents ``[*, T, d]`` into reconstructions ``[*, T, d]``, for any T."""
+    def forward(self, latents: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Turns latents ``[*, T, d]`` into reconstructions ``[*, T, d]``, for any T.
+
+        Args:
+            latents (torch.Tensor): the latents.
+            valid (torch.Tensor, optional): bool ``[*, T]``, False at padding, which no other position reads. Defaults
+                to None: no padding.
+        """
         if latents.ndim < 2 or latents.shape[-1] != self.feature_dim:
             raise ValueError(f"latents must be [*, T, {self.feature_dim}]; got {tuple(latents.shape)}")
         positions = sinusoidal_positions(latents.shape[-2], self.feature_dim, device=latents.device)
         context = (latents + positions.to(latents.dtype)).reshape(-1, *latents.shape[-2:])
+        seen = None
+        if valid is not None:
+            # Each position reads itself, so that none has nothing to read.
+            itself = torch.eye(latents.shape[-2], dtype=torch.bool, device=latents.device)
+            seen = valid.reshape(-1, 1, 1, latents.shape[-2]) | itself
         for layer in self.layers:
-            context = layer(context)
+            context = layer(context, seen)
         return context.view(latents.shape)

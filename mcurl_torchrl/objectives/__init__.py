@@ -9,6 +9,7 @@ from mcurl_torchrl.objectives.functional import info_nce, masked_info_nce, reduc
 from mcurl_torchrl.objectives.latent_sac import LatentSAC
 from mcurl_torchrl.objectives.masked_contrastive import MaskedContrastiveLoss
 from mcurl_torchrl.objectives.masked_contrastive_task import MaskedContrastiveTask
+from mcurl_torchrl.objectives.parameters import joint_parameters
 from mcurl_torchrl.objectives.schedules import inverse_sqrt_warmup, linear_schedule
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "NoTask",
     "info_nce",
     "inverse_sqrt_warmup",
+    "joint_parameters",
     "linear_schedule",
     "masked_info_nce",
     "project_distribution",

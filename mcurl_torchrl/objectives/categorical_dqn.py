@@ -81,7 +81,8 @@ class CategoricalDQNLoss(NoisyTargetLoss):
     ``[B]`` or ``[B, 1]``; ``("next", "reward")``, the discounted sum of n rewards, and ``("next", "terminated")``, each
     ``[B]`` or ``[B, 1]``. Two keys are optional: ``steps_to_next_obs``, n, which may differ between samples (default
     1), and ``priority_weight``, importance weights (default 1). ``set_keys`` changes these names; names under
-    ``"next"`` stay there. A truncated step bootstraps, so ``truncated`` and ``done`` are not read.
+    ``"next"`` stay there. A truncated step bootstraps, so ``truncated`` and ``done`` are not read. Samples that a mask
+    hides (``loss_mask_key``, by default ``("collector", "mask")``) do not count.
 
     Writes into the batch ``td_error`` ``[B]``, each sample's cross entropy, for priorities. Returns ``loss_value``, the
     mean of weight times cross entropy; without gradients ``q_mean``, the mean expected return of the actions taken, and
@@ -91,7 +92,8 @@ class CategoricalDQNLoss(NoisyTargetLoss):
     Args:
         value_network (nn.Module): pixels to log-probabilities ``[B, num_actions, N]``, like
             :class:`~mcurl_torchrl.modules.RainbowNetwork`. The target network, ``target_value_network_params``, is a
-            copy of it; :meth:`copy_to_target` (or TorchRL's :class:`~torchrl.objectives.SoftUpdate`) moves it.
+            copy of it; :meth:`copy_to_target`, :meth:`update_target` or TorchRL's
+            :class:`~torchrl.objectives.SoftUpdate` moves it.
 
     Keyword Args:
         support (torch.Tensor, optional): ``[N]``, the returns to which a distribution gives probabilities, rising and
@@ -134,7 +136,7 @@ class CategoricalDQNLoss(NoisyTargetLoss):
         support: Tensor | None = None,
         gamma: float = 0.99,
         double: bool = True,
-        reduction: str = "mean",
+        reduction: str | None = "mean",
     ) -> None:
         super().__init__(value_network, support, gamma, double, reduction)
 

@@ -14,6 +14,7 @@ from torch import nn
 from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.objectives.encoding import EncodingLoss
 from mcurl_torchrl.objectives.functional import info_nce, reduce_masked
+from mcurl_torchrl.objectives.target_loss import valid_positions
 
 __all__ = ["ContrastiveLoss"]
 
@@ -27,7 +28,8 @@ class ContrastiveLoss(EncodingLoss):
     ablation seq-CURL.
 
     Reads, from a batch of any shape ``[*]``: ``query_pixels`` and ``key_pixels`` ``[*, C, H, W]``, by default under
-    ``("mcurl", ...)``. Writes ``loss_contrastive`` and, without gradients, ``contrastive_accuracy``.
+    ``("mcurl", ...)``. Writes ``loss_contrastive`` and, without gradients, ``contrastive_accuracy``. Observations that
+    a mask hides (``loss_mask_key``, by default ``("collector", "mask")``) are neither queries nor keys.
 
     Args:
         encoder_network (nn.Module): pixels ``[*, C, H, W]`` to latents ``[*, latent_dim]``.
@@ -66,7 +68,7 @@ class ContrastiveLoss(EncodingLoss):
         *,
         latent_dim: int,
         temperature: float = 1.0,
-        reduction: str = "mean",
+        reduction: str | None = "mean",
         target_encoder_network: nn.Module | None = None,
     ) -> None:
         super().__init__(encoder_network, target_encoder_network, temperature, reduction)
@@ -74,6 +76,11 @@ class ContrastiveLoss(EncodingLoss):
         if size != check_count("latent_dim", latent_dim):
             raise ValueError(f"the encoder's latents have feature_dim={size}; got latent_dim={latent_dim}")
         self.bilinear = nn.Parameter(torch.rand(latent_dim, latent_dim))
+
+    def reset_parameters_recursive(self) -> None:
+        """Draws new weights for the encoder and the bilinear product."""
+        super().reset_parameters_recursive()
+        nn.init.uniform_(self.bilinear)
 
     @property
     def in_keys(self) -> list[NestedKey]:
@@ -84,16 +91,16 @@ class ContrastiveLoss(EncodingLoss):
     def in_keys(self, keys: Any) -> None:
         raise RuntimeError("in_keys follow from set_keys()")
 
-    @dispatch
+    @dispatch(auto_batch_size=False)
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Computes the loss of a batch ``[*]``."""
         query_pixels, key_pixels = self._require_views(tensordict)
         queries, keys = self.encode(query_pixels), self.encode_keys(key_pixels)
-        losses, correct = info_nce(queries @ self.bilinear, keys, temperature=self.temperature)
-        everywhere = torch.ones_like(correct)
+        valid = valid_positions(tensordict, self.loss_mask_key, queries.shape[:-1])
+        losses, correct = info_nce(queries @ self.bilinear, keys, temperature=self.temperature, valid=valid)
         return TensorDict(
             {
-                "loss_contrastive": reduce_masked(losses, everywhere, self.reduction),
-                "contrastive_accuracy": correct.float().mean(),
+                "loss_contrastive": reduce_masked(losses, valid, self.reduction),
+                "contrastive_accuracy": reduce_masked(correct.float(), valid),
             }
         )

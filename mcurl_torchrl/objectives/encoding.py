@@ -2,61 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from typing import Any
-
 import torch
 from tensordict import TensorDictBase, TensorDictParams
 from torch import Tensor, nn
-from torchrl.objectives.common import LossModule
 
-from mcurl_torchrl.checks import check_choice, require
-from mcurl_torchrl.objectives.functional import REDUCTIONS
+from mcurl_torchrl.checks import require
+from mcurl_torchrl.objectives.parameters import call_with, replaced_params
+from mcurl_torchrl.objectives.target_loss import TargetLoss
 
 __all__ = ["EncodingLoss", "call_with", "replaced_params"]
 
 
-def call_with(params: TensorDictParams, network: nn.Module, inputs: Tensor) -> Tensor:
-    """Calls a network with the given parameters and buffers, not with its own."""
-    with replaced_params(params, network):
-        return network(inputs)
-
-
-@contextlib.contextmanager
-def replaced_params(params: TensorDictParams, network: nn.Module) -> Iterator[None]:
-    """Replaces the parameters and buffers of a network for a while, as ``params.to_module(network)`` does.
-
-    For networks as small as Rainbow's, ``to_module`` takes as long as a layer; this function takes a quarter of that,
-    because it does not check the tensors. Under ``torch.compile`` it calls ``to_module``, which the compiler knows.
-    """
-    if torch.compiler.is_compiling():
-        # With preserve_module_state=True, tensordict turns target parameters into parameters that require grad, and
-        # leaves them so.
-        with params.to_module(network, preserve_module_state=False):
-            yield
-        return
-    places: list[tuple[dict[str, Any], str, Any]] = []
-    _exchange(params, network, places)
-    try:
-        yield
-    finally:
-        for place, name, own in reversed(places):
-            place[name] = own
-
-
-def _exchange(params: TensorDictBase, module: nn.Module, places: list[tuple[dict[str, Any], str, Any]]) -> None:
-    """Replaces a module's tensors, and adds each place and its own tensor to ``places``."""
-    for name, value in params.items():
-        if not isinstance(value, Tensor):
-            _exchange(value, module._modules[name], places)  # type: ignore[arg-type]
-            continue
-        place = module._parameters if name in module._parameters else module._buffers
-        places.append((place, name, place[name]))
-        place[name] = value  # type: ignore[assignment]
-
-
-class EncodingLoss(LossModule):
+class EncodingLoss(TargetLoss):
     """A loss with an encoder and, for the key side, its momentum copy.
 
     The copy is ``target_encoder_network_params``; :class:`~torchrl.objectives.SoftUpdate` moves it. If a
@@ -70,20 +27,20 @@ class EncodingLoss(LossModule):
     target_encoder_network_params: TensorDictParams
 
     def __init__(
-        self, encoder_network: nn.Module, target_encoder_network: nn.Module | None, temperature: float, reduction: str
+        self,
+        encoder_network: nn.Module,
+        target_encoder_network: nn.Module | None,
+        temperature: float,
+        reduction: str | None,
     ) -> None:
-        super().__init__()
+        super().__init__(reduction)
         if not temperature > 0:
             raise ValueError(f"temperature={temperature}; it must be above 0")
         self.temperature = temperature
-        self.reduction = check_choice("reduction", reduction, REDUCTIONS)
         shared = target_encoder_network is not None
         self.convert_to_functional(encoder_network, "encoder_network", create_target_params=not shared)
         # Not a submodule: this loss must not train, move or save its parameters.
         self.__dict__["target_encoder_network"] = target_encoder_network
-
-    def _forward_value_estimator_keys(self, **kwargs: Any) -> None:
-        pass
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Encodes pixels with the online encoder, with gradients."""
@@ -97,7 +54,7 @@ class EncodingLoss(LossModule):
             return call_with(self.target_encoder_network_params, self.encoder_network, pixels)
 
     def _require_views(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Returns the query and the key pixels, of equal shape."""
+        """Returns the query and the key pixels, of equal shape. A call with keywords has no batch size."""
         names = self.tensor_keys.query_pixels, self.tensor_keys.key_pixels
         query, key = (require(tensordict, name, self) for name in names)
         if query.shape != key.shape or query.ndim < tensordict.ndim + 1:

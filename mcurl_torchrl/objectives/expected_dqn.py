@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from tensordict import TensorDict
 from torch import nn
@@ -38,7 +40,8 @@ class ExpectedDQNLoss(NoisyTargetLoss):
     ``[B]`` or ``[B, 1]``; ``("next", "reward")``, the discounted sum of n rewards, and ``("next", "terminated")``, each
     ``[B]`` or ``[B, 1]``. Two keys are optional: ``steps_to_next_obs``, n, which may differ between samples (default
     1), and ``priority_weight``, importance weights (default 1). ``set_keys`` changes these names; names under
-    ``"next"`` stay there. A truncated step bootstraps, so ``truncated`` and ``done`` are not read.
+    ``"next"`` stay there. A truncated step bootstraps, so ``truncated`` and ``done`` are not read. Samples that a mask
+    hides (``loss_mask_key``, by default ``("collector", "mask")``) do not count.
 
     Writes into the batch ``td_error`` ``[B]``, for priorities. Returns ``loss_value``, the mean of weight times squared
     TD error; without gradients ``q_mean``, the mean expected return of the actions taken, and ``q_target_mean``, the
@@ -47,8 +50,8 @@ class ExpectedDQNLoss(NoisyTargetLoss):
     Args:
         value_network (nn.Module): pixels to log-probabilities ``[B, num_actions, N]`` of the returns in its
             ``support``, ``[N]``, like :class:`~mcurl_torchrl.modules.RainbowNetwork`. The target network,
-            ``target_value_network_params``, is a copy of it; :meth:`copy_to_target` (or TorchRL's
-            :class:`~torchrl.objectives.SoftUpdate`) moves it.
+            ``target_value_network_params``, is a copy of it; :meth:`copy_to_target`,
+            :meth:`update_target` or TorchRL's :class:`~torchrl.objectives.SoftUpdate` moves it.
 
     Keyword Args:
         gamma (float): the discount of one step, the same as the replay buffer's. Defaults to 0.99.
@@ -84,16 +87,22 @@ class ExpectedDQNLoss(NoisyTargetLoss):
     dqn: DQNLoss
 
     def __init__(
-        self, value_network: nn.Module, *, gamma: float = 0.99, double: bool = True, reduction: str = "mean"
+        self, value_network: nn.Module, *, gamma: float = 0.99, double: bool = True, reduction: str | None = "mean"
     ) -> None:
         super().__init__(value_network, None, gamma, double, reduction)
         reader = QValueActor(nn.Identity(), in_keys=["values"], action_space="categorical")
         dqn = DQNLoss(reader, delay_value=False, reduction="none", action_space="categorical")
-        dqn.make_value_estimator(ValueEstimators.TD0, gamma=gamma)
-        # The estimator would round gamma to float32; the discounts have the dtype of the steps, which is the network's.
-        dqn.value_estimator.gamma = torch.tensor(gamma, dtype=torch.float64)
         # Not a submodule: it has no state to save, and moving the network to another dtype must not round gamma.
         self.__dict__["dqn"] = dqn
+        self.make_value_estimator(gamma=gamma)
+
+    def make_value_estimator(self, value_type: Any = None, *, gamma: float | None = None, **options: Any) -> Any:
+        """Sets the discount of one step, as :meth:`CategoricalDQNLoss.make_value_estimator` does."""
+        super().make_value_estimator(value_type, gamma=gamma, **options)
+        self.dqn.make_value_estimator(ValueEstimators.TD0, gamma=self.gamma)
+        # The estimator would round gamma to float32; the discounts have the dtype of the steps, which is the network's.
+        self.dqn.value_estimator.gamma = torch.tensor(self.gamma, dtype=torch.float64)
+        return self
 
     def _losses(self, transitions: Transitions) -> SampleLosses:
         values = expected_value(self._online(transitions.pixels), self.support)

@@ -8,14 +8,24 @@ from torch import Tensor
 
 from mcurl_torchrl.checks import check_choice
 
-__all__ = ["NEGATIVES", "REDUCTIONS", "info_nce", "masked_info_nce", "reduce_masked"]
+__all__ = ["NEGATIVES", "REDUCTIONS", "check_reduction", "info_nce", "masked_info_nce", "reduce_masked"]
 
 NEGATIVES = ("batch", "sequence")
 REDUCTIONS = ("mean", "sum", "none")
 
 
+def check_reduction(reduction: str | None) -> str:
+    """Returns a reduction, ``"mean"`` for None as in TorchRL's losses, or raises an error that names the choices."""
+    return "mean" if reduction is None else check_choice("reduction", reduction, REDUCTIONS)
+
+
 def info_nce(
-    queries: Tensor, keys: Tensor, *, negatives: str = "batch", temperature: float = 1.0
+    queries: Tensor,
+    keys: Tensor,
+    *,
+    negatives: str = "batch",
+    temperature: float = 1.0,
+    valid: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Asks of each query which key is its own (https://arxiv.org/abs/1807.03748).
 
@@ -26,6 +36,8 @@ def info_nce(
     Keyword Args:
         negatives (str): what it is told apart from: ``"batch"``, all keys, or ``"sequence"``, the T keys of its slice.
         temperature (float): divides the logits.
+        valid (torch.Tensor, optional): bool ``[*, T]``, False at padding, whose keys are no negatives. The results at
+            padding itself mean nothing. Defaults to None: no padding.
 
     Returns:
         The cross entropy at each place, and whether the positive had the largest logit: ``[*, T]`` each. Logits are
@@ -40,23 +52,31 @@ def info_nce(
         queries, keys = queries.to(precision), keys.to(precision)
         if negatives == "batch":
             queries, keys = queries.flatten(0, -2), keys.flatten(0, -2)
+            valid = None if valid is None else valid.flatten()
         logits = queries @ keys.transpose(-1, -2) / temperature
         count = logits.shape[-1]
+        if valid is not None:
+            # Each place keeps its own key: a row of nothing but -inf would have NaN gradients.
+            own = torch.eye(count, dtype=torch.bool, device=logits.device)
+            logits = logits.masked_fill(~(valid.unsqueeze(-2) | own), -torch.inf)
         labels = torch.arange(count, device=logits.device).expand(logits.shape[:-1])
         losses = F.cross_entropy(logits.reshape(-1, count), labels.reshape(-1), reduction="none")
         correct = logits.argmax(-1) == labels
     return losses.view(shape), correct.view(shape)
 
 
-def reduce_masked(losses: Tensor, masked: Tensor, reduction: str = "mean") -> Tensor:
+def reduce_masked(losses: Tensor, masked: Tensor | None, reduction: str = "mean") -> Tensor:
     """Reduces losses ``[*]`` to those at ``masked`` places: their mean, their sum, or all with 0 elsewhere.
 
-    Nothing masked gives 0, with a gradient of 0.
+    None means all places. Nothing masked gives 0, with a gradient of 0.
     """
     check_choice("reduction", reduction, REDUCTIONS)
-    losses = torch.where(masked, losses, 0.0)
+    if masked is not None:
+        losses = torch.where(masked, losses, 0.0)
     if reduction == "none":
         return losses
+    if masked is None:
+        return losses.sum() if reduction == "sum" else losses.mean()
     total = losses.sum()
     return total if reduction == "sum" else total / masked.sum().clamp(min=1)
 

@@ -12,6 +12,8 @@ from torchrl.objectives import SACLoss, SoftUpdate
 
 from mcurl_torchrl.checks import check_choice, require
 from mcurl_torchrl.modules import GaussianPolicy, MomentumCopy, QHead
+from mcurl_torchrl.objectives.functional import reduce_masked
+from mcurl_torchrl.objectives.target_loss import valid_positions
 
 __all__ = ["ALPHA_LOSSES", "LatentSAC"]
 
@@ -36,8 +38,11 @@ class LatentSAC(nn.Module):
 
     The target critic and the target encoder are moved apart, by ``target_critic.step()`` and ``target_encoder.step()``.
 
-    Reads ``pixels``, ``action`` and, under ``"next"``, ``pixels``, ``reward``, ``done`` and ``terminated``; also
-    ``"steps_to_next_obs"`` where it is there, for n-step returns.
+    Reads ``pixels``, ``action`` and, under ``"next"``, ``pixels``, ``reward``, ``done`` and ``terminated``; where they
+    are there also ``"steps_to_next_obs"``, for n-step returns, and ``"priority_weight"`` ``[B]`` or ``[B, 1]``, the
+    importance weights of all three losses: the mean of weight times loss, as in our other losses (TorchRL divides by
+    the sum of the weights). Samples that a mask hides (``sac.loss_mask_key``, by default ``("collector", "mask")``) do
+    not count.
 
     Args:
         policy (GaussianPolicy): the encoder and the actor.
@@ -112,6 +117,8 @@ class LatentSAC(nn.Module):
             loss_function="l2",
             alpha_init=alpha_init,
             target_entropy=float(-action_dim if target_entropy is None else target_entropy),
+            reduction="none",
+            scalar_output_mode="exclude",  # only its parts are called here
         )
         _ = self.sac.target_entropy  # becomes a buffer when first read: a saved state has to find it there
         self.sac.make_value_estimator(gamma=gamma)
@@ -138,10 +145,10 @@ class LatentSAC(nn.Module):
         with torch.no_grad():
             latents.set(("next", "actor_latent"), self.policy.projection(self.policy.encoder.features(pixels)))
             latents.set(("next", "critic_latent"), self.target_encoder(pixels))
-        loss, metadata = self.sac.qvalue_v2_loss(latents)
+        losses, metadata = self.sac.qvalue_v2_loss(latents)
         return TensorDict(
             {
-                "loss_qvalue": loss,
+                "loss_qvalue": self._mean(losses, batch),
                 "td_error": metadata["td_error"],
                 "critic_latent": latents.get("critic_latent").detach(),
             }
@@ -157,23 +164,33 @@ class LatentSAC(nn.Module):
             features = self.policy.encoder.features(require(batch, self.pixels_key, self))
             latents.set("critic_latent", self.policy.encoder.project(features))
         latents.set("actor_latent", self.policy.projection(features))
-        loss, metadata = self.sac.actor_loss(latents)
+        losses, metadata = self.sac.actor_loss(latents)
         log_prob, alpha = metadata["log_prob"], self.sac.log_alpha.detach().exp()
+        mean_log_prob = self._mean(log_prob, batch, weighted=False)
         return TensorDict(
             {
-                "loss_actor": loss,
-                "loss_alpha": self._alpha_loss(log_prob),
+                "loss_actor": self._mean(losses, batch),
+                "loss_alpha": self._mean(self._alpha_losses(log_prob), batch),
                 "alpha": alpha,
-                "entropy": -log_prob.mean(),
-                "q_mean": (alpha * log_prob.mean() - loss).detach(),
+                "entropy": -mean_log_prob,
+                "q_mean": alpha * mean_log_prob - self._mean(losses.detach(), batch, weighted=False),
             }
         )
 
-    def _alpha_loss(self, log_prob: Tensor) -> Tensor:
+    def _alpha_losses(self, log_prob: Tensor) -> Tensor:
         if self.alpha_loss == "log_alpha":
-            return self.sac.alpha_loss(log_prob).mean()
+            return self.sac.alpha_loss(log_prob)
         # Departs from TorchRL: the released code of CURL and M-CURL has alpha itself here, not its logarithm.
-        return (self.sac.log_alpha.exp() * -(log_prob + self.sac.target_entropy).detach()).mean()
+        return self.sac.log_alpha.exp() * -(log_prob + self.sac.target_entropy).detach()
+
+    def _mean(self, losses: Tensor, batch: TensorDictBase, *, weighted: bool = True) -> Tensor:
+        """Returns the mean over the samples that count, with importance weights where the batch has them."""
+        weight = batch.get("priority_weight", None) if weighted else None
+        if weight is not None:
+            if weight.shape not in (losses.shape, (*losses.shape, 1)):
+                raise ValueError(f"'priority_weight' must be {list(losses.shape)}; got {list(weight.shape)}")
+            losses = losses * weight.reshape(losses.shape)
+        return reduce_masked(losses, valid_positions(batch, self.sac.loss_mask_key, losses.shape))
 
     def _latents(self, batch: TensorDictBase) -> TensorDict:
         """Returns what SACLoss needs of a batch besides latents."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
@@ -12,10 +13,23 @@ from tensordict.utils import NestedKey
 from torch import Tensor, nn
 
 from mcurl_torchrl.checks import check_choice, require
-from mcurl_torchrl.objectives.encoding import EncodingLoss, call_with
+from mcurl_torchrl.objectives.encoding import EncodingLoss
 from mcurl_torchrl.objectives.functional import NEGATIVES, info_nce, reduce_masked
+from mcurl_torchrl.objectives.parameters import call_with
+from mcurl_torchrl.objectives.target_loss import valid_positions
 
 __all__ = ["MaskedContrastiveLoss"]
+
+
+class _Views(NamedTuple):
+    """A checked batch: two views ``[B, T, C, H, W]``, and bool ``[B, T]`` each that tell what is what."""
+
+    query: Tensor
+    key: Tensor
+    masked: Tensor  # where the loss is taken
+    zeroed: Tensor | None  # where the query view is zeros because it was masked
+    valid: Tensor | None  # False at padding
+    blank: Tensor | None  # where the query view is zeros, for either reason
 
 
 class MaskedContrastiveLoss(EncodingLoss):
@@ -34,6 +48,10 @@ class MaskedContrastiveLoss(EncodingLoss):
     Writes ``loss_contrastive``; without gradients ``contrastive_accuracy``, how often a reconstruction is closest to
     its own key, ``contrastive_accuracy_zeroed``, the same where the observation was zeroed and only its neighbours can
     tell (0 if there is none), and ``masked_fraction``.
+
+    Observations that a mask hides (``loss_mask_key``, by default ``("collector", "mask")``, which is False at the
+    padding of short slices) are no queries, no keys and no context: they are shown as zeros, and a context network
+    whose ``forward`` takes ``valid``, as :class:`~mcurl_torchrl.ContextTransformer`'s does, gets the mask.
 
     All-zero observations have one and the same latent, so with ``zeroed`` given they are encoded once instead of one by
     one: the same value and gradients for about 0.6 of the work. It is not done where the encoder has dropout or batch
@@ -100,7 +118,7 @@ class MaskedContrastiveLoss(EncodingLoss):
         negatives: str = "batch",
         temperature: float = 1.0,
         key_context: bool = False,
-        reduction: str = "mean",
+        reduction: str | None = "mean",
         target_encoder_network: nn.Module | None = None,
         encode_zeros_once: bool = True,
     ) -> None:
@@ -112,6 +130,7 @@ class MaskedContrastiveLoss(EncodingLoss):
         if None not in sizes and sizes[0] != sizes[1]:
             raise ValueError(f"the encoder's latents have feature_dim={sizes[0]}, the context network's {sizes[1]}")
         self.encode_zeros_once = encode_zeros_once
+        self._context_takes_valid = "valid" in inspect.signature(context_network.forward).parameters
 
     @property
     def in_keys(self) -> list[NestedKey]:
@@ -122,70 +141,77 @@ class MaskedContrastiveLoss(EncodingLoss):
     def in_keys(self, keys: Any) -> None:
         raise RuntimeError("in_keys follow from set_keys()")
 
-    @dispatch
+    @dispatch(auto_batch_size=False)
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Computes the loss of a batch ``[B, T]``."""
-        query_pixels, key_pixels, masked, zeroed = self._read(tensordict)
-        latents = self._encode_queries(query_pixels, zeroed)
-        queries = call_with(self.context_network_params, self.context_network, latents)
+        views = self._read(tensordict)
+        latents = self._encode_queries(views.query, views.blank)
+        queries = self._reconstruct(self.context_network_params, latents, views.valid)
+        keys = self._keys(views.key, views.valid)
         losses, correct = info_nce(
-            queries, self._keys(key_pixels), negatives=self.negatives, temperature=self.temperature
+            queries, keys, negatives=self.negatives, temperature=self.temperature, valid=views.valid
         )
+        zeroed = torch.zeros_like(views.masked) if views.zeroed is None else views.zeroed
         return TensorDict(
             {
-                "loss_contrastive": reduce_masked(losses, masked, self.reduction),
-                "contrastive_accuracy": _fraction(correct, masked),
-                "contrastive_accuracy_zeroed": _fraction(
-                    correct, torch.zeros_like(masked) if zeroed is None else zeroed
-                ),
-                "masked_fraction": masked.float().mean(),
+                "loss_contrastive": reduce_masked(losses, views.masked, self.reduction),
+                "contrastive_accuracy": reduce_masked(correct.float(), views.masked),
+                "contrastive_accuracy_zeroed": reduce_masked(correct.float(), zeroed),
+                "masked_fraction": reduce_masked(views.masked.float(), views.valid),
             }
         )
 
-    def _read(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        if tensordict.ndim != 2:
-            raise ValueError(
-                f"the batch must be [slices, time]; got {list(tensordict.shape)}: reshape(num_slices, slice_len) first"
-            )
+    def _read(self, tensordict: TensorDictBase) -> _Views:
+        names = self.tensor_keys
         query, key = self._require_views(tensordict)
-        masked = self._flag(self.tensor_keys.masked, require(tensordict, self.tensor_keys.masked, self), tensordict)
-        zeroed = tensordict.get(self.tensor_keys.zeroed, None)
-        return query, key, masked, None if zeroed is None else self._flag(self.tensor_keys.zeroed, zeroed, tensordict)
+        masked = require(tensordict, names.masked, self)
+        shape = tensordict.shape if tensordict.ndim else masked.shape[:2]  # a call with keywords has no batch size
+        if len(shape) != 2:
+            raise ValueError(
+                f"the batch must be [slices, time]; got {list(shape)}: reshape(num_slices, slice_len) first"
+            )
+        masked = self._flag(names.masked, masked, shape)
+        zeroed = tensordict.get(names.zeroed, None)
+        zeroed = None if zeroed is None else self._flag(names.zeroed, zeroed, shape)
+        valid = valid_positions(tensordict, self.loss_mask_key, shape)
+        if valid is None:
+            return _Views(query, key, masked, zeroed, None, zeroed)
+        # Padding repeats the last observation of its slice: shown to the context, it would tell what a hidden one was.
+        query = query.masked_fill(~valid.reshape(*shape, *[1] * (query.ndim - 2)), 0)
+        blank = ~valid if zeroed is None else zeroed | ~valid
+        return _Views(query, key, masked & valid, None if zeroed is None else zeroed & valid, valid, blank)
 
     @staticmethod
-    def _flag(key: NestedKey, value: Tensor, tensordict: TensorDictBase) -> Tensor:
-        if value.dtype != torch.bool or value.numel() != tensordict.numel():
-            raise ValueError(
-                f"{key!r} must be bool {list(tensordict.shape)}; got {value.dtype} of shape {tuple(value.shape)}"
-            )
-        return value.view(tensordict.shape)
+    def _flag(key: NestedKey, value: Tensor, shape: torch.Size) -> Tensor:
+        if value.dtype != torch.bool or value.numel() != shape.numel():
+            raise ValueError(f"{key!r} must be bool {list(shape)}; got {value.dtype} of shape {tuple(value.shape)}")
+        return value.view(shape)
 
-    def _keys(self, pixels: Tensor) -> Tensor:
+    def _reconstruct(self, params: TensorDictParams, latents: Tensor, valid: Tensor | None) -> Tensor:
+        options = {"valid": valid} if valid is not None and self._context_takes_valid else {}
+        return call_with(params, self.context_network, latents, **options)
+
+    def _keys(self, pixels: Tensor, valid: Tensor | None = None) -> Tensor:
         keys = self.encode_keys(pixels)
         if self.key_context:
             was_training = self.context_network.training
             self.context_network.eval()  # no dropout on this side
             with torch.no_grad():
-                keys = call_with(self.target_context_network_params, self.context_network, keys)
+                keys = self._reconstruct(self.target_context_network_params, keys, valid)
             self.context_network.train(was_training)
         return keys
 
-    def _encode_queries(self, pixels: Tensor, zeroed: Tensor | None) -> Tensor:
-        if zeroed is None or not self.encode_zeros_once or _is_stochastic(self.encoder_network):
+    def _encode_queries(self, pixels: Tensor, blank: Tensor | None) -> Tensor:
+        if blank is None or not self.encode_zeros_once or _is_stochastic(self.encoder_network):
             return self.encode(pixels)
-        lead, pixels, zeroed = pixels.shape[:2], pixels.flatten(0, 1), zeroed.flatten()
-        shown = (~zeroed).nonzero().squeeze(-1)
+        lead, pixels, blank = pixels.shape[:2], pixels.flatten(0, 1), blank.flatten()
+        shown = (~blank).nonzero().squeeze(-1)
         # Channels last, as they are in memory: index_select would copy them into another format first.
         images = pixels.movedim(1, -1)
         images = torch.cat([images.index_select(0, shown), torch.zeros_like(images[:1])]).movedim(-1, 1)
         # Each shown observation's place among those encoded; all zeros share the last.
-        place = torch.where(zeroed, len(shown), (~zeroed).cumsum(0) - 1)
+        place = torch.where(blank, len(shown), (~blank).cumsum(0) - 1)
         return self.encode(images).index_select(0, place).unflatten(0, lead)
-
-
-def _fraction(correct: Tensor, among: Tensor) -> Tensor:
-    """Returns how large a part is correct, 0 of nothing."""
-    return (correct & among).sum() / among.sum().clamp(min=1)
 
 
 def _is_stochastic(network: nn.Module) -> bool:

@@ -11,12 +11,13 @@ from tensordict import TensorDict, TensorDictBase, TensorDictParams
 from tensordict.nn import dispatch
 from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor, nn
-from torchrl.objectives.common import LossModule
+from torchrl.objectives import ValueEstimators
 
-from mcurl_torchrl.checks import check_choice, require
+from mcurl_torchrl.checks import check_number, require
 from mcurl_torchrl.modules.rainbow import expected_value, refuse_another_support
-from mcurl_torchrl.objectives.encoding import call_with, replaced_params
-from mcurl_torchrl.objectives.functional import REDUCTIONS
+from mcurl_torchrl.objectives.functional import reduce_masked
+from mcurl_torchrl.objectives.parameters import call_with, replaced_params
+from mcurl_torchrl.objectives.target_loss import TargetLoss, valid_positions
 
 __all__ = ["NoisyTargetLoss", "SampleLosses", "Transitions", "choose"]
 
@@ -47,10 +48,10 @@ def choose(log_probabilities: Tensor, action: Tensor) -> Tensor:
     return log_probabilities.gather(1, index).squeeze(1)
 
 
-class NoisyTargetLoss(LossModule):
+class NoisyTargetLoss(TargetLoss):
     """A loss of a network that gives distributions of returns; subclasses compute it in :meth:`_losses`.
 
-    The target network is ``target_value_network_params``; :meth:`copy_to_target` or
+    The target network is ``target_value_network_params``; :meth:`copy_to_target`, :meth:`update_target` or
     :class:`~torchrl.objectives.SoftUpdate` moves it. The loss draws no random numbers: ``value_network.reset_noise()``
     draws the noise to act and learn with, :meth:`reset_target_noise` draws the target's.
     """
@@ -73,27 +74,54 @@ class NoisyTargetLoss(LossModule):
     value_network_params: TensorDictParams
     target_value_network_params: TensorDictParams
     support: Tensor
-    out_keys = ["loss_value", "q_mean", "q_target_mean"]
+    default_value_estimator = ValueEstimators.TD0
 
     def __init__(
-        self, value_network: nn.Module, support: Tensor | None, gamma: float, double: bool, reduction: str
+        self, value_network: nn.Module, support: Tensor | None, gamma: float, double: bool, reduction: str | None
     ) -> None:
-        super().__init__()
-        if not 0 <= gamma <= 1:
-            raise ValueError(f"gamma={gamma}; it must be between 0 and 1")
-        self.gamma = gamma
+        super().__init__(reduction)
+        # Here and not in the class: select_out_keys() needs a subclass's out_keys to be tensordict's property.
+        self.out_keys = ["loss_value", "q_mean", "q_target_mean"]
+        self.gamma = check_number("gamma", gamma, least=0, most=1)
         self.double_dqn = double  # Module.double() is a method
-        self.reduction = check_choice("reduction", reduction, REDUCTIONS)
         self.register_buffer("support", _check_support(value_network, support))
         self.register_load_state_dict_pre_hook(refuse_another_support)
         self.convert_to_functional(value_network, "value_network", create_target_params=True)
-        # TorchRL warns if none of its updaters moves the targets; here copy_to_target() moves them.
+        # TorchRL warns if none of its updaters moves the targets; here the loop copies them at exact steps.
         self._has_update_associated["value_network"] = True
         if hasattr(value_network, "reset_noise"):
             self.reset_target_noise()  # the copy starts with the noise of the online network
 
-    def _forward_value_estimator_keys(self, **kwargs: Any) -> None:
-        pass
+    def make_value_estimator(self, value_type: Any = None, *, gamma: float | None = None, **options: Any) -> Any:
+        """Sets the discount of one step, as ``make_value_estimator`` of TorchRL's DQN losses does.
+
+        Args:
+            value_type (ValueEstimators, optional): ``ValueEstimators.TD0``, the only one: n-step returns come from the
+                replay buffer. Defaults to it.
+
+        Keyword Args:
+            gamma (float, optional): the discount. Defaults to None: it stays as it is.
+            **options: options of other estimators, which are refused.
+
+        Returns:
+            The loss itself.
+
+        Raises:
+            NotImplementedError: on another estimator.
+            TypeError: on options of other estimators.
+            ValueError: if ``gamma`` is not between 0 and 1.
+        """
+        options.pop("device", None)  # TorchRL gives it; the discount is a number
+        if value_type not in (None, ValueEstimators.TD0):
+            raise NotImplementedError(
+                f"value_type={value_type}; {type(self).__name__} has {ValueEstimators.TD0} only: sum rewards over "
+                "several steps in the replay buffer (n_step)"
+            )
+        if options:
+            raise TypeError(f"{sorted(options)} are options of other estimators; {type(self).__name__} has gamma only")
+        if gamma is not None:
+            self.gamma = check_number("gamma", float(gamma), least=0, most=1)
+        return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor]) -> NoisyTargetLoss:
         super()._apply(fn)
@@ -115,16 +143,21 @@ class NoisyTargetLoss(LossModule):
     def in_keys(self, keys: Any) -> None:
         raise RuntimeError("in_keys follow from set_keys()")
 
-    @torch.no_grad()
+    def reset_parameters_recursive(self) -> None:
+        """Draws new weights, and new noise for both networks."""
+        super().reset_parameters_recursive()
+        reset_noise: Any = getattr(self.value_network, "reset_noise", None)
+        if reset_noise is not None:
+            reset_noise()
+            self.reset_target_noise()
+
     def copy_to_target(self) -> None:
         """Copies the online network's parameters to the target network, which keeps its own noise.
 
         Call it at the exact steps, ``if step % 2000 == 0``: TorchRL's ``HardUpdate`` counts its own calls and, with an
         interval of n, copies at every (n + 1)-th call.
         """
-        for name, parameter in self.value_network_params.items(True, True):
-            if isinstance(parameter, nn.Parameter):
-                self.target_value_network_params.get(name).copy_(parameter)
+        self.update_target(1.0)
 
     def reset_target_noise(self, generator: torch.Generator | None = None) -> None:
         """Draws new noise for the target network, not for the online network; without noisy layers it does nothing.
@@ -138,16 +171,19 @@ class NoisyTargetLoss(LossModule):
         with replaced_params(self.target_value_network_params, self.value_network):
             reset(generator)
 
-    @dispatch
+    @dispatch(auto_batch_size=False)
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Computes the loss of a batch ``[B]``."""
         losses, td_error, value, target = self._losses(self._read(tensordict))
         tensordict.set(self.tensor_keys.priority, td_error)
+        valid = valid_positions(tensordict, self.loss_mask_key, losses.shape)
+        if tensordict.get(self.tensor_keys.priority_weight, None) is not None:
+            losses = losses * self._column(tensordict, self.tensor_keys.priority_weight, len(losses)).squeeze(-1)
         return TensorDict(
             {
-                "loss_value": self._reduce(losses, tensordict),
-                "q_mean": value.mean(),
-                "q_target_mean": target.mean(),
+                "loss_value": reduce_masked(losses, valid, self.reduction),
+                "q_mean": reduce_masked(value, valid),
+                "q_target_mean": reduce_masked(target, valid),
             }
         )
 
@@ -157,26 +193,40 @@ class NoisyTargetLoss(LossModule):
     def _read(self, tensordict: TensorDictBase) -> Transitions:
         keys = self.tensor_keys
         pixels = require(tensordict, keys.pixels, self)
-        if tensordict.shape != pixels.shape[:1]:
+        # A call with keywords has no batch size.
+        if tensordict.ndim and tensordict.shape != pixels.shape[:1]:
             raise ValueError(f"the batch must be [B]; got {list(tensordict.shape)}, {keys.pixels!r} {[*pixels.shape]}")
-        action = self._column(tensordict, keys.action)
-        if action.is_floating_point() or action.dtype == torch.bool:
-            raise ValueError(f"{keys.action!r} must hold indices of actions, integers; got {action.dtype}")
         next_pixels = require(tensordict, unravel_key(("next", keys.pixels)), self)
-        reward = self._column(tensordict, unravel_key(("next", keys.reward)))
-        terminated = self._column(tensordict, unravel_key(("next", keys.terminated)))
+        reward = self._column(tensordict, unravel_key(("next", keys.reward)), len(pixels))
+        terminated = self._column(tensordict, unravel_key(("next", keys.terminated)), len(pixels))
         if terminated.dtype != torch.bool:
             raise ValueError(f"{unravel_key(('next', keys.terminated))!r} must be bool; got {terminated.dtype}")
         steps = torch.ones_like(reward)
         if tensordict.get(keys.steps_to_next_obs, None) is not None:
-            steps = self._column(tensordict, keys.steps_to_next_obs)
-        return Transitions(pixels, action.long(), reward, terminated, steps.to(self.support.dtype), next_pixels)
+            steps = self._column(tensordict, keys.steps_to_next_obs, len(pixels))
+        action = self._action(tensordict, len(pixels))
+        return Transitions(pixels, action, reward, terminated, steps.to(self.support.dtype), next_pixels)
 
-    def _column(self, tensordict: TensorDictBase, key: NestedKey) -> Tensor:
+    def _action(self, tensordict: TensorDictBase, count: int) -> Tensor:
+        """Returns the indices of the actions, ``[B, 1]``."""
+        name = self.tensor_keys.action
+        action = require(tensordict, name, self)
+        if action.ndim == 2 and len(action) == count and action.shape[1] > 1:
+            raise ValueError(
+                f"{name!r} is {list(action.shape)}, the shape of one-hot actions; the loss takes the index of each "
+                f"action. Convert the batch, batch[{name!r}] = batch[{name!r}].long().argmax(-1), or make the "
+                "environment with categorical actions, such as GymEnv(..., categorical_action_encoding=True)"
+            )
+        action = self._column(tensordict, name, count)
+        if action.is_floating_point() or action.dtype == torch.bool:
+            raise ValueError(f"{name!r} must hold indices of actions, integers; got {action.dtype}")
+        return action.long()
+
+    def _column(self, tensordict: TensorDictBase, key: NestedKey, count: int) -> Tensor:
         """Returns one number per sample, as ``[B, 1]``."""
         value = require(tensordict, key, self)
-        if value.shape not in (tensordict.shape, (*tensordict.shape, 1)):
-            raise ValueError(f"{key!r} must be {[*tensordict.shape, 1]}; got {list(value.shape)}")
+        if value.shape not in ((count,), (count, 1)):
+            raise ValueError(f"{key!r} must be {[count, 1]}; got {list(value.shape)}")
         return value.reshape(-1, 1)
 
     def _online(self, pixels: Tensor) -> Tensor:
@@ -191,13 +241,6 @@ class NoisyTargetLoss(LossModule):
         following = self._check(following, len(next_pixels))
         chooser = self._online(next_pixels) if self.double_dqn else following
         return choose(following, expected_value(chooser, self.support).argmax(-1, keepdim=True))
-
-    def _reduce(self, losses: Tensor, tensordict: TensorDictBase) -> Tensor:
-        if tensordict.get(self.tensor_keys.priority_weight, None) is not None:
-            losses = losses * self._column(tensordict, self.tensor_keys.priority_weight).squeeze(-1)
-        if self.reduction == "none":
-            return losses
-        return losses.sum() if self.reduction == "sum" else losses.mean()
 
     def _check(self, log_probabilities: Tensor, count: int) -> Tensor:
         expected = [count, "actions", len(self.support)]

@@ -634,7 +634,11 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("name", "value", "match"),
         [
-            ("action", torch.zeros(6, 3, dtype=torch.int64), r"'action' must be \[6, 1\]; got \[6, 3\]"),  # one-hot
+            (
+                "action",
+                torch.zeros(6, 3, dtype=torch.int64),
+                r"'action' is \[6, 3\], the shape of one-hot.*argmax\(-1\)",
+            ),
             ("action", torch.zeros(6), "'action' must hold indices of actions, integers; got torch.float32"),
             (("next", "reward"), torch.zeros(6, 6), r"\('next', 'reward'\) must be \[6, 1\]; got \[6, 6\]"),
             (("next", "terminated"), torch.zeros(6, 1), r"'terminated'\) must be bool; got torch.float32"),

@@ -1,0 +1,131 @@
+"""TargetLoss: the base of the losses, which keeps TorchRL's contract for reductions, masks, targets and resets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase, TensorDictParams
+from tensordict.utils import NestedKey
+from torch import Tensor, nn
+from torchrl.objectives.common import AUTO_LOSS_MASK_KEYS, LossModule
+
+from mcurl_torchrl.checks import check_number
+from mcurl_torchrl.objectives.functional import check_reduction
+from mcurl_torchrl.objectives.parameters import replaced_params
+
+__all__ = ["TargetLoss", "valid_positions"]
+
+
+def valid_positions(
+    tensordict: TensorDictBase, loss_mask_key: NestedKey | None, shape: torch.Size | tuple[int, ...]
+) -> Tensor | None:
+    """Returns bool ``shape``, False at padding, by the masks that ``loss_mask_key`` names; None if there is no mask.
+
+    Args:
+        tensordict (TensorDictBase): the batch.
+        loss_mask_key (NestedKey, optional): the :attr:`~torchrl.objectives.LossModule.loss_mask_key` of a loss:
+            ``"auto"``, the masks that TorchRL writes, ``("collector", "mask")`` among them; the key of one mask; or
+            None, no mask. A mask that is not in the batch hides nothing, as in TorchRL's losses.
+        shape (sequence of int): the batch's shape; a mask may have one more dimension of size 1.
+
+    Raises:
+        ValueError: on a mask of another shape or dtype.
+    """
+    names = AUTO_LOSS_MASK_KEYS if loss_mask_key == "auto" else () if loss_mask_key is None else (loss_mask_key,)
+    valid = None
+    for name in names:
+        mask = tensordict.get(name, None)
+        if mask is None:
+            continue
+        if mask.dtype != torch.bool or mask.shape not in (torch.Size(shape), (*shape, 1)):
+            raise ValueError(
+                f"the mask {name!r} must be bool {list(shape)}, False at padding; got {mask.dtype} {list(mask.shape)}"
+            )
+        mask = mask.reshape(shape)
+        valid = mask if valid is None else valid & mask
+    return valid
+
+
+class TargetLoss(LossModule):
+    """A loss with networks ``X``, ``X_params`` and, where it has a slow copy, ``target_X_params``.
+
+    Attributes:
+        reduction (str): ``"mean"``, ``"sum"`` or ``"none"``; None, as in TorchRL's losses, means ``"mean"``.
+        loss_mask_key (NestedKey, optional): which positions of a batch count, see
+            :class:`~torchrl.objectives.LossModule`. Defaults to ``"auto"``: padding that TorchRL's ``SliceSampler``
+            adds (``strict_length=False, pad_output=True``) does not count.
+    """
+
+    TARGET_NET_WARNING = (
+        "Nothing moves the target network of this loss yet. Call loss.update_target(tau) after each optimizer step, or "
+        "make a torchrl.objectives.SoftUpdate(loss, tau=tau) and call its step()."
+    )
+
+    def __init__(self, reduction: str | None) -> None:
+        super().__init__()
+        self.reduction = check_reduction(reduction)
+
+    def _forward_value_estimator_keys(self, **kwargs: Any) -> None:
+        pass
+
+    @torch.no_grad()
+    def update_target(self, tau: float) -> None:
+        """Moves the slow copies: ``target <- tau * network + (1 - tau) * target``, parameters only.
+
+        It does what :class:`~torchrl.objectives.SoftUpdate` does, without another object. Call it after each optimizer
+        step, or with ``tau=1``, which copies, at larger intervals.
+
+        Raises:
+            ValueError: if ``tau`` is not above 0 and at most 1.
+            RuntimeError: if the loss has no slow copy of its own.
+        """
+        check_number("tau", tau, above=0, most=1)
+        pairs = dict(self._targets())
+        if not pairs:
+            raise RuntimeError(
+                f"this {type(self).__name__} has no target network of its own: the owner of the one it was given moves "
+                "it"
+            )
+        for name, target in pairs.items():
+            for key, parameter in self._online_params(name).items(True, True):
+                if isinstance(parameter, nn.Parameter):
+                    target.get(key).lerp_(parameter, tau)  # with tau=1 a copy, to the last bit
+            self._has_update_associated[name] = True
+
+    def reset_parameters_recursive(self) -> None:
+        """Draws new weights for all networks of the loss; the slow copies are copies of them again.
+
+        A module is reset by its ``reset_parameters()``, after the modules inside it. Target networks that another
+        object owns stay as they are.
+        """
+        # Departs from TorchRL, which asks every network for reset_parameters_recursive(), a method that plain modules
+        # do not have, and which draws other weights for the copy.
+        for name in self._networks_by_name():
+            network: nn.Module = self.__dict__[name]
+            with replaced_params(self._online_params(name), network):
+                _reset(network)
+        for name, target in self._targets():
+            target.data.update_(self._online_params(name).data)
+
+    def _networks_by_name(self) -> list[str]:
+        names = [name.removesuffix("_params") for name in self._modules if name.endswith("_params")]
+        return [name for name in names if not name.startswith("target_")]
+
+    def _targets(self) -> Iterator[tuple[str, TensorDictParams]]:
+        for name in self._networks_by_name():
+            target = self._modules.get(f"target_{name}_params")
+            if target is not None:
+                yield name, target
+
+    def _online_params(self, name: str) -> TensorDictParams:
+        return self._modules[f"{name}_params"]
+
+
+def _reset(module: nn.Module) -> None:
+    for child in module.children():
+        _reset(child)
+    reset = getattr(module, "reset_parameters", None)
+    if callable(reset):
+        reset()
