@@ -27,6 +27,7 @@ from mcurl_torchrl.agents import rainbow, sac
 from mcurl_torchrl.modules import encoders
 from mcurl_torchrl.objectives import masked_contrastive_task
 from mcurl_torchrl.transforms import crops
+from mcurl_torchrl.transforms.functional import sides
 
 
 @dataclass(frozen=True)
@@ -134,9 +135,10 @@ def adam_tensor_by_tensor(make_adam: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def crop_image_by_image(crop: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def cut(images: Tensor, top: Tensor, left: Tensor, size: int) -> Tensor:
+    def cut(images: Tensor, top: Tensor, left: Tensor, size: int | tuple[int, int]) -> Tensor:
+        height, width = sides(size)
         places = zip(images, top.tolist(), left.tolist(), strict=True)
-        return torch.stack([image[:, y : y + size, x : x + size] for image, y, x in places])
+        return torch.stack([image[:, y : y + height, x : x + width] for image, y, x in places])
 
     return cut
 
@@ -144,12 +146,20 @@ def crop_image_by_image(crop: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def shift_image_by_image(shift: Callable[..., Tensor]) -> Callable[..., Tensor]:
     cut = crop_image_by_image(shift)
 
-    def move(images: Tensor, top: Tensor, left: Tensor, size: int, padding: int, down: Tensor, right: Tensor) -> Tensor:
+    def move(
+        images: Tensor,
+        top: Tensor,
+        left: Tensor,
+        size: int | tuple[int, int],
+        padding: int,
+        down: Tensor,
+        right: Tensor,
+    ) -> Tensor:
         inner = cut(images, top, left, size)
         rows = [inner[..., :1, :]] * padding + [inner] + [inner[..., -1:, :]] * padding
         tall = torch.cat(rows, -2)
         wide = torch.cat([tall[..., :1]] * padding + [tall] + [tall[..., -1:]] * padding, -1)
-        return cut(wide, down, right, images.shape[-1])
+        return cut(wide, down, right, (images.shape[-2], images.shape[-1]))
 
     return move
 

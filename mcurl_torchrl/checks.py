@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import numbers
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,13 +20,16 @@ def leaf_keys(data: TensorDictBase) -> list[NestedKey]:
     return list(data.keys(include_nested=True, leaves_only=True))
 
 
-def check_count(name: str, value: Any) -> int:
-    """Returns ``value`` if it is a whole number of at least 1, or raises an error that names it."""
-    if isinstance(value, bool) or not isinstance(value, int):
+def check_count(name: str, value: Any, *, least: int = 1) -> int:
+    """Returns ``value`` if it is a whole number of at least ``least``, or raises an error that names it.
+
+    Whole numbers of numpy are taken as well, and become Python's.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name}={value!r}; it must be a whole number")
-    if value < 1:
-        raise ValueError(f"{name}={value}; it must be at least 1")
-    return value
+    if value < least:
+        raise ValueError(f"{name}={value}; it must be at least {least}")
+    return int(value)
 
 
 def check_number(

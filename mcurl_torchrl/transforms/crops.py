@@ -12,7 +12,8 @@ from torchrl.data import Bounded, Composite, TensorSpec
 from torchrl.envs.transforms import Transform
 
 from mcurl_torchrl.checks import check_choice, check_count, require
-from mcurl_torchrl.transforms.functional import center_crop, crop, shift
+from mcurl_torchrl.transforms.functional import center_crop, crop, shift, sides
+from mcurl_torchrl.transforms.keys import paired_keys
 from mcurl_torchrl.transforms.random_transform import RandomTransform
 
 __all__ = ["CenterCrop", "RandomCrop", "RandomShift"]
@@ -20,21 +21,35 @@ __all__ = ["CenterCrop", "RandomCrop", "RandomShift"]
 _PER = ("sample", "slice")
 
 
+def _check_size(size: int | Sequence[int]) -> int | tuple[int, int]:
+    if not isinstance(size, Sequence):
+        return check_count("size", size)
+    if len(size) != 2:
+        raise ValueError(f"size={size!r}; it must be a whole number, or height and width")
+    return check_count("size[0]", size[0]), check_count("size[1]", size[1])
+
+
+def _check_fits(size: int | tuple[int, int], height: int, width: int) -> tuple[int, int]:
+    kept = sides(size)
+    if kept[0] > height or kept[1] > width:
+        raise ValueError(f"size={size} is larger than the images, {height}x{width}")
+    return kept
+
+
 class _ImageTransform(Transform):
     """A transform of images ``[*, C, H, W]`` in a tensordict, or of one tensor."""
 
-    def __init__(self, in_keys: Sequence[NestedKey], out_keys: Sequence[NestedKey] | None) -> None:
-        in_keys = [in_keys] if isinstance(in_keys, str) else list(in_keys)
-        out_keys = list(in_keys) if out_keys is None else [out_keys] if isinstance(out_keys, str) else list(out_keys)
-        if len(out_keys) != len(in_keys):
-            raise ValueError(f"out_keys={out_keys} must have the length of in_keys={in_keys}")
-        super().__init__(in_keys=in_keys, out_keys=out_keys)
+    def __init__(self, in_keys: Sequence[NestedKey] | str, out_keys: Sequence[NestedKey] | str | None) -> None:
+        read, written = paired_keys(in_keys, out_keys)
+        super().__init__(in_keys=read, out_keys=written)
 
     def forward(self, tensordict: TensorDictBase | Tensor) -> TensorDictBase | Tensor:
         """Transforms a tensordict, in place, or a tensor."""
         if isinstance(tensordict, Tensor):
             return self._apply_transform(tensordict)
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
+            if self.missing_tolerance and tensordict.get(in_key, None) is None:
+                continue
             tensordict.set(out_key, self._apply_transform(require(tensordict, in_key, self)))
         return tensordict
 
@@ -57,6 +72,8 @@ class _ImageTransform(Transform):
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
             spec = observation_spec.get(in_key, None)
             if spec is None:
+                if self.missing_tolerance:
+                    continue
                 found = list(observation_spec.keys(True, True))
                 raise KeyError(f"{type(self).__name__} needs {in_key!r}; the environment has {found}")
             observation_spec[out_key] = self._transform_image_spec(spec)
@@ -78,11 +95,11 @@ class _ImageTransform(Transform):
 class CenterCrop(_ImageTransform):
     """Cuts the middle out of images, for acting and evaluation.
 
-    Reads ``in_keys``, ``[*, C, H, W]`` of any dtype; writes ``out_keys``, ``[*, C, size, size]``. Works in an
+    Reads ``in_keys``, ``[*, C, H, W]`` of any dtype; writes ``out_keys``, ``[*, C, height, width]``. Works in an
     environment, in a replay buffer, in ``Compose``, and on a tensor. (TorchRL's own CenterCrop needs torchvision.)
 
     Args:
-        size (int): the side of the square that is kept.
+        size (int or tuple of int): the side of the square that is kept, or height and width of a rectangle.
 
     Keyword Args:
         in_keys (sequence of NestedKey): the images. Defaults to ``["pixels"]``.
@@ -99,10 +116,14 @@ class CenterCrop(_ImageTransform):
     """
 
     def __init__(
-        self, size: int, *, in_keys: Sequence[NestedKey] = ("pixels",), out_keys: Sequence[NestedKey] | None = None
+        self,
+        size: int | Sequence[int],
+        *,
+        in_keys: Sequence[NestedKey] | str = ("pixels",),
+        out_keys: Sequence[NestedKey] | str | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys)
-        self.size = check_count("size", size)
+        self.size = _check_size(size)
 
     def _apply_transform(self, obs: Tensor) -> Tensor:
         self._check_images(obs.shape)
@@ -110,9 +131,7 @@ class CenterCrop(_ImageTransform):
         return center_crop(obs, self.size).contiguous()
 
     def _output_size(self, height: int, width: int) -> tuple[int, int]:
-        if self.size > min(height, width):
-            raise ValueError(f"size={self.size} is larger than the images, {height}x{width}")
-        return self.size, self.size
+        return _check_fits(self.size, height, width)
 
 
 class _RandomImageTransform(RandomTransform, _ImageTransform):
@@ -120,8 +139,8 @@ class _RandomImageTransform(RandomTransform, _ImageTransform):
 
     def __init__(
         self,
-        in_keys: Sequence[NestedKey],
-        out_keys: Sequence[NestedKey] | None,
+        in_keys: Sequence[NestedKey] | str,
+        out_keys: Sequence[NestedKey] | str | None,
         per: str,
         slice_len: int | None,
         generator: torch.Generator | None,
@@ -135,7 +154,7 @@ class _RandomImageTransform(RandomTransform, _ImageTransform):
         self._check_images(obs.shape)
         self._output_size(*obs.shape[-2:])
         lead = obs.shape[:-3]
-        images = obs.reshape(-1, *obs.shape[-3:])
+        images = obs.reshape(lead.numel(), *obs.shape[-3:])
         out = self._transform_images(images, self._repeats(lead))
         return out.view(*lead, *out.shape[1:])
 
@@ -164,17 +183,17 @@ class _RandomImageTransform(RandomTransform, _ImageTransform):
 
 
 class RandomCrop(_RandomImageTransform):
-    """Cuts a square at a random place out of each image, the augmentation of CURL and RAD.
+    """Cuts a square (or rectangle) at a random place out of each image, the augmentation of CURL and RAD.
 
-    Every one of the ``(H - size + 1) * (W - size + 1)`` places is equally likely: 17 x 17 for 100 -> 84. All channels
-    of an image, so all frames of a stacked observation, are cut at the same place.
+    Every one of the ``(H - height + 1) * (W - width + 1)`` places is equally likely: 17 x 17 for 100 -> 84. All
+    channels of an image, so all frames of a stacked observation, are cut at the same place.
 
-    Reads ``in_keys``, ``[*, C, H, W]`` of any dtype; writes ``out_keys``, ``[*, C, size, size]``. Works in a replay
+    Reads ``in_keys``, ``[*, C, H, W]`` of any dtype; writes ``out_keys``, ``[*, C, height, width]``. Works in a replay
     buffer, in an environment, in ``Compose``, and on a tensor. For two views of the same images use two transforms with
     different ``out_keys``: they draw independently.
 
     Args:
-        size (int): the side of the square that is kept.
+        size (int or tuple of int): the side of the square that is kept, or height and width of a rectangle.
 
     Keyword Args:
         in_keys (sequence of NestedKey): the images; places are drawn for each key. Defaults to ``["pixels"]``.
@@ -201,34 +220,34 @@ class RandomCrop(_RandomImageTransform):
 
     def __init__(
         self,
-        size: int,
+        size: int | Sequence[int],
         *,
-        in_keys: Sequence[NestedKey] = ("pixels",),
-        out_keys: Sequence[NestedKey] | None = None,
+        in_keys: Sequence[NestedKey] | str = ("pixels",),
+        out_keys: Sequence[NestedKey] | str | None = None,
         per: str = "sample",
         slice_len: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys, per, slice_len, generator)
-        self.size = check_count("size", size)
+        self.size = _check_size(size)
 
     def _transform_images(self, images: Tensor, repeats: int) -> Tensor:
-        top, left = (self._draw(side - self.size + 1, images, repeats) for side in images.shape[-2:])
+        pairs = zip(images.shape[-2:], sides(self.size), strict=True)
+        top, left = (self._draw(side - kept + 1, images, repeats) for side, kept in pairs)
         return crop(images, top, left, self.size)
 
     def _output_size(self, height: int, width: int) -> tuple[int, int]:
-        if self.size > min(height, width):
-            raise ValueError(f"size={self.size} is larger than the images, {height}x{width}")
-        return self.size, self.size
+        return _check_fits(self.size, height, width)
 
 
 class RandomShift(_RandomImageTransform):
     """Moves images by some pixels at random, CURL's augmentation on Atari: crop, repeat the border, crop back.
 
-    A random square of side ``H - 2 * margin`` is cut out (80 of 84), its border is repeated ``padding`` times (88), and
-    a random square of the images' own size is cut out of the result (84).
+    A random piece that is ``2 * margin`` pixels smaller on both sides is cut out (80 of 84), its border is repeated
+    ``padding`` times (88), and a random piece of the images' own size is cut out of the result (84).
 
-    Reads ``in_keys``, ``[*, C, H, W]`` with H = W, of any dtype; writes ``out_keys`` of the same shape.
+    Reads ``in_keys``, ``[*, C, H, W]`` of any dtype; writes ``out_keys`` of the same shape. Works in a replay buffer,
+    in an environment, in ``Compose``, and on a tensor.
 
     Keyword Args:
         margin (int): the number of pixels that the first crop removes on each side, on average. Defaults to 2.
@@ -236,7 +255,7 @@ class RandomShift(_RandomImageTransform):
         in_keys, out_keys, per, slice_len, generator: as in :class:`RandomCrop`.
 
     Raises:
-        ValueError: if images are not square, or if not ``0 <= margin <= padding``.
+        ValueError: if images are not larger than ``2 * margin``, or if not ``0 <= margin <= padding``.
 
     Examples:
         >>> import torch
@@ -250,26 +269,26 @@ class RandomShift(_RandomImageTransform):
         *,
         margin: int = 2,
         padding: int = 4,
-        in_keys: Sequence[NestedKey] = ("pixels",),
-        out_keys: Sequence[NestedKey] | None = None,
+        in_keys: Sequence[NestedKey] | str = ("pixels",),
+        out_keys: Sequence[NestedKey] | str | None = None,
         per: str = "sample",
         slice_len: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys, per, slice_len, generator)
-        if margin < 0 or padding < margin:
+        self.margin = check_count("margin", margin, least=0)
+        self.padding = check_count("padding", padding, least=0)
+        if padding < margin:
             raise ValueError(f"margin={margin}, padding={padding}; it must be 0 <= margin <= padding")
-        self.margin = margin
-        self.padding = padding
 
     def _transform_images(self, images: Tensor, repeats: int) -> Tensor:
-        size = images.shape[-1]
-        inner = size - 2 * self.margin
+        height, width = images.shape[-2:]
+        inner = height - 2 * self.margin, width - 2 * self.margin
         top, left = (self._draw(2 * self.margin + 1, images, repeats) for _ in range(2))
-        down, right = (self._draw(inner + 2 * self.padding - size + 1, images, repeats) for _ in range(2))
+        down, right = (self._draw(2 * (self.padding - self.margin) + 1, images, repeats) for _ in range(2))
         return shift(images, top, left, inner, self.padding, down, right)
 
     def _output_size(self, height: int, width: int) -> tuple[int, int]:
-        if height != width or height <= 2 * self.margin:
-            raise ValueError(f"RandomShift takes square images larger than {2 * self.margin}; got {height}x{width}")
+        if min(height, width) <= 2 * self.margin:
+            raise ValueError(f"RandomShift takes images larger than {2 * self.margin}; got {height}x{width}")
         return height, width

@@ -5,20 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["center_crop", "crop", "shift"]
+__all__ = ["center_crop", "crop", "shift", "sides"]
 
 
-def crop(images: Tensor, top: Tensor, left: Tensor, size: int) -> Tensor:
-    """Cuts a square out of each image, each at its own place.
+def crop(images: Tensor, top: Tensor, left: Tensor, size: int | tuple[int, int]) -> Tensor:
+    """Cuts a square or rectangle out of each image, each at its own place.
 
     Args:
         images (torch.Tensor): ``[N, C, H, W]`` of any dtype.
         top (torch.Tensor): ``[N]``, the first row kept.
         left (torch.Tensor): ``[N]``, the first column kept.
-        size (int): the square's side.
+        size (int or tuple of int): the square's side, or height and width.
 
     Returns:
-        ``[N, C, size, size]``, in the images' memory format: contiguous, or channels-last.
+        ``[N, C, height, width]``, in the images' memory format: contiguous, or channels-last.
 
     Examples:
         >>> import torch
@@ -27,36 +27,50 @@ def crop(images: Tensor, top: Tensor, left: Tensor, size: int) -> Tensor:
         >>> crop(images, torch.tensor([1]), torch.tensor([2]), 2).tolist()
         [[[[6, 7], [10, 11]]]]
     """
-    rows = top[:, None] + torch.arange(size, device=images.device)
-    return _images(_cut(_planes(images), rows, left, size))
+    height, width = sides(size)
+    rows = top[:, None] + torch.arange(height, device=images.device)
+    return _images(_cut(_planes(images), rows, left, width))
 
 
-def shift(images: Tensor, top: Tensor, left: Tensor, size: int, padding: int, down: Tensor, right: Tensor) -> Tensor:
-    """Cuts a square out of each image, repeats its border, and cuts a square of the image's own size out of the result.
+def shift(
+    images: Tensor,
+    top: Tensor,
+    left: Tensor,
+    size: int | tuple[int, int],
+    padding: int,
+    down: Tensor,
+    right: Tensor,
+) -> Tensor:
+    """Cuts a piece out of each image, repeats its border, and cuts a piece of the image's own size out of the result.
 
     Padded rows are not stored: a repeated row of the border is read again.
 
     Args:
-        images (torch.Tensor): ``[N, C, H, H]`` of any dtype.
-        top (torch.Tensor): ``[N]``, the first row of the first square.
+        images (torch.Tensor): ``[N, C, H, W]`` of any dtype.
+        top (torch.Tensor): ``[N]``, the first row of the first piece.
         left (torch.Tensor): ``[N]``, its first column.
-        size (int): its side.
+        size (int or tuple of int): its side, or its height and width.
         padding (int): the number of times that its border is repeated.
-        down (torch.Tensor): ``[N]``, the first row of the second square.
+        down (torch.Tensor): ``[N]``, the first row of the second piece.
         right (torch.Tensor): ``[N]``, its first column.
 
     Returns:
-        ``[N, C, H, H]``, in the images' memory format.
+        ``[N, C, H, W]``, in the images' memory format.
     """
-    side = images.shape[-1]
-    number = torch.arange(side, device=images.device)
-    rows = (down[:, None] + number - padding).clamp_(0, size - 1) + top[:, None]
-    planes = _cut(_planes(images), rows, left, size)
-    wide = planes.new_empty(*planes.shape[:3], size + 2 * padding, planes.shape[4])
-    wide[:, :, :, padding : padding + size] = planes
+    height, width = sides(size)
+    number = torch.arange(images.shape[-2], device=images.device)
+    rows = (down[:, None] + number - padding).clamp_(0, height - 1) + top[:, None]
+    planes = _cut(_planes(images), rows, left, width)
+    wide = planes.new_empty(*planes.shape[:3], width + 2 * padding, planes.shape[4])
+    wide[:, :, :, padding : padding + width] = planes
     wide[:, :, :, :padding] = planes[:, :, :, :1]
-    wide[:, :, :, padding + size :] = planes[:, :, :, -1:]
-    return _images(_cut(wide, number.expand(len(wide), -1), right, side))
+    wide[:, :, :, padding + width :] = planes[:, :, :, -1:]
+    return _images(_cut(wide, number.expand(len(wide), -1), right, images.shape[-1]))
+
+
+def sides(size: int | tuple[int, int]) -> tuple[int, int]:
+    """Returns height and width; one number is both."""
+    return (size, size) if isinstance(size, int) else size
 
 
 def _planes(images: Tensor) -> Tensor:
@@ -83,10 +97,11 @@ def _cut(planes: Tensor, rows: Tensor, left: Tensor, width: int) -> Tensor:
     pieces = planes.as_strided((max(planes.numel() - length + 1, 0), length), (1, 1))
     plane = torch.arange(number * count, device=planes.device).view(number, count, 1) * height
     start = ((plane + rows.unsqueeze(1)) * columns + left.view(-1, 1, 1)) * depth
-    return pieces.index_select(0, start.flatten()).view(number, count, -1, width, depth)
+    return pieces.index_select(0, start.flatten()).view(number, count, rows.shape[1], width, depth)
 
 
-def center_crop(images: Tensor, size: int) -> Tensor:
+def center_crop(images: Tensor, size: int | tuple[int, int]) -> Tensor:
     """Cuts the middle out of images ``[*, H, W]``; if it is between two places, the upper and left one."""
-    top, left = ((side - size) // 2 for side in images.shape[-2:])
-    return images[..., top : top + size, left : left + size]
+    height, width = sides(size)
+    top, left = (images.shape[-2] - height) // 2, (images.shape[-1] - width) // 2
+    return images[..., top : top + height, left : left + width]

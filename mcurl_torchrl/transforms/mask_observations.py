@@ -96,13 +96,15 @@ class MaskObservations(RandomTransform):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Hides observations of a batch ``[*]``."""
+        if self.missing_tolerance and tensordict.get(self.in_keys[0], None) is None:
+            return tensordict
         pixels = require(tensordict, self.in_keys[0], self)
         lead = tensordict.batch_size
         if pixels.ndim <= len(lead):
             raise ValueError(
                 f"{self.in_keys[0]!r} must be [{', '.join(map(str, lead))}, C, H, W]; got {tuple(pixels.shape)}"
             )
-        images = pixels.flatten(0, len(lead) - 1)
+        images = pixels.reshape(lead.numel(), *pixels.shape[len(lead) :])  # also of a single observation, and of none
         masked = self._rand(len(images), images.device) < self.mask_ratio
         drawn = self._rand(len(images), images.device)
         zeroed = masked & (drawn < self.zero)

@@ -7,11 +7,11 @@ from typing import Any
 
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey, unravel_key
-from torch import Tensor
 from torchrl.envs.transforms import Transform
 
-from mcurl_torchrl.checks import check_choice, leaf_keys
+from mcurl_torchrl.checks import check_choice, check_count, require
 from mcurl_torchrl.stacking import PADDINGS, stack_frames
+from mcurl_torchrl.transforms.keys import paired_keys
 
 __all__ = ["StackFrames"]
 
@@ -65,20 +65,16 @@ class StackFrames(Transform):
         self,
         num_frames: int,
         *,
-        in_keys: Sequence[NestedKey] = ("pixels",),
-        out_keys: Sequence[NestedKey] | None = None,
+        in_keys: Sequence[NestedKey] | str = ("pixels",),
+        out_keys: Sequence[NestedKey] | str | None = None,
         padding: str = "repeat",
         step_key: NestedKey | None = None,
     ) -> None:
-        if num_frames < 1:
-            raise ValueError(f"num_frames={num_frames}; it must be at least 1")
         if check_choice("padding", padding, PADDINGS) == "zeros" and step_key is None:
             raise ValueError("padding='zeros' needs a step_key: it tells which frames are from before the episode")
-        out_keys = list(in_keys) if out_keys is None else list(out_keys)
-        if len(out_keys) != len(in_keys):
-            raise ValueError(f"out_keys={out_keys} must have the length of in_keys={list(in_keys)}")
-        super().__init__(in_keys=list(in_keys), out_keys=out_keys)
-        self.num_frames = num_frames
+        read, written = paired_keys(in_keys, out_keys)
+        super().__init__(in_keys=read, out_keys=written)
+        self.num_frames = check_count("num_frames", num_frames)
         self.padding = padding
         self.step_key = None if step_key is None else unravel_key(step_key)
 
@@ -90,18 +86,13 @@ class StackFrames(Transform):
                 f"EpisodeSliceSampler(num_frames={self.num_frames}) gives them; got batch size {list(tensordict.shape)}"
             )
         newest = tensordict[..., -1]
-        step = None if self.step_key is None else self._get(newest, self.step_key).reshape(newest.shape)
+        step = None if self.step_key is None else require(newest, self.step_key, self).reshape(newest.shape)
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            frames = self._get(tensordict, in_key)
+            if self.missing_tolerance and tensordict.get(in_key, None) is None:
+                continue
+            frames = require(tensordict, in_key, self)
             newest.set(out_key, stack_frames(frames, tensordict.ndim - 1, step=step, padding=self.padding))
         return newest
-
-    @staticmethod
-    def _get(tensordict: TensorDictBase, key: NestedKey) -> Tensor:
-        value = tensordict.get(key, None)
-        if value is None:
-            raise KeyError(f"StackFrames needs {key!r}; the batch has {leaf_keys(tensordict)}")
-        return value
 
     def _refuse_env(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(

@@ -57,6 +57,8 @@ class AugmentedViews(Transform):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Adds the views to a batch, in place."""
+        if self.missing_tolerance and tensordict.get(self.in_keys[0], None) is None:
+            return tensordict
         images = require(tensordict, self.in_keys[0], self)
         for key in self.out_keys:
             tensordict.set(key, images if self.augment is None else self.augment(images))

@@ -41,7 +41,7 @@ def corners(images: torch.Tensor) -> torch.Tensor:
 
 
 @given(
-    number=st.integers(1, 6),
+    number=st.integers(0, 6),
     channels=st.integers(1, 4),
     height=st.integers(1, 12),
     width=st.integers(1, 12),
@@ -49,12 +49,14 @@ def corners(images: torch.Tensor) -> torch.Tensor:
 )
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_crop_is_slicing(dtype: torch.dtype, number: int, channels: int, height: int, width: int, data) -> None:
-    size = data.draw(st.integers(1, min(height, width)))
-    top = data.draw(st.lists(st.integers(0, height - size), min_size=number, max_size=number))
-    left = data.draw(st.lists(st.integers(0, width - size), min_size=number, max_size=number))
+    size = data.draw(st.tuples(st.integers(1, height), st.integers(1, width)))
+    top = data.draw(st.lists(st.integers(0, height - size[0]), min_size=number, max_size=number))
+    left = data.draw(st.lists(st.integers(0, width - size[1]), min_size=number, max_size=number))
     images = torch.randint(256, (number, channels, height, width)).to(dtype)
-    expected = [image[:, t : t + size, c : c + size] for image, t, c in zip(images, top, left, strict=True)]
-    assert torch.equal(crop(images, torch.tensor(top), torch.tensor(left), size), torch.stack(expected))
+    cut = crop(images, torch.tensor(top, dtype=torch.int64), torch.tensor(left, dtype=torch.int64), size)
+    assert cut.shape == (number, channels, *size)
+    for image, t, c, found in zip(images, top, left, cut, strict=True):
+        assert torch.equal(found, image[:, t : t + size[0], c : c + size[1]])
 
 
 def test_crop_of_images_that_are_not_contiguous() -> None:
@@ -127,11 +129,11 @@ class TestRandomShift:
         assert set(shifted[:, 0, 42, 0].tolist()) == set(range(38, 47))
 
 
-def plain_shift(image: torch.Tensor, top: int, left: int, size: int, padding: int, down: int, right: int):
-    inner = image[None, :, top : top + size, left : left + size].double()
+def plain_shift(image: torch.Tensor, top: int, left: int, size: tuple, padding: int, down: int, right: int):
+    inner = image[None, :, top : top + size[0], left : left + size[1]].double()
     padded = torch.nn.functional.pad(inner, (padding,) * 4, mode="replicate")[0].to(image.dtype)
-    side = image.shape[-1]
-    return padded[:, down : down + side, right : right + side]
+    height, width = image.shape[-2:]
+    return padded[:, down : down + height, right : right + width]
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -154,16 +156,16 @@ class TestOneByOne:
     def test_shift(
         self, dtype: torch.dtype, channels: int, layout: torch.memory_format, size: int, padding: int
     ) -> None:
-        images = torch.randint(256, (60, channels, 9, 9)).to(dtype).contiguous(memory_format=layout)
+        images = torch.randint(256, (60, channels, 9, 12)).to(dtype).contiguous(memory_format=layout)
         first, second = 9 - size + 1, size + 2 * padding - 9 + 1
         places = [torch.randint(below, (60,)) for below in (first, first, second, second)]
         for place, below in zip(places, (first, first, second, second), strict=True):
             place[0], place[-1] = 0, below - 1
         top, left, down, right = places
-        moved = shift(images, top, left, size, padding, down, right)
+        moved = shift(images, top, left, (size, size + 3), padding, down, right)
         for number, image in enumerate(images):
             place = [int(places[k][number]) for k in range(4)]
-            expected = plain_shift(image, *place[:2], size, padding, *place[2:])
+            expected = plain_shift(image, *place[:2], (size, size + 3), padding, *place[2:])
             assert torch.equal(moved[number], expected)
         assert moved.is_contiguous(memory_format=layout) and moved.dtype == dtype
 
@@ -171,6 +173,19 @@ class TestOneByOne:
 def test_center_crop() -> None:
     assert corners(CenterCrop(84)(numbered_images(1)))[0].tolist() == [8, 8]
     assert corners(center_crop(numbered_images(1, size=9), 4))[0].tolist() == [2, 2]
+    assert corners(CenterCrop((84, 50))(numbered_images(1)))[0].tolist() == [8, 25]
+
+
+def test_rectangles() -> None:
+    assert RandomCrop((6, 4))(torch.zeros(2, 3, 8, 8)).shape == (2, 3, 6, 4)
+    places = corners(RandomCrop((98, 96))(numbered_images(300)))
+    assert set(places[:, 0].tolist()) == set(range(3)) and set(places[:, 1].tolist()) == set(range(5))
+    rows = torch.arange(10, dtype=torch.uint8)[:, None].expand(300, 1, 10, 20)
+    columns = torch.arange(20, dtype=torch.uint8).expand(300, 1, 10, 20)
+    moved = RandomShift(margin=1, padding=2)(torch.cat([rows, columns], 1))
+    assert moved.shape == (300, 2, 10, 20)
+    assert set(moved[:, 0, 5, 10].tolist()) == set(range(3, 8))
+    assert set(moved[:, 1, 5, 10].tolist()) == set(range(8, 13))
 
 
 @pytest.mark.parametrize("make", TRANSFORMS, ids=IDS)
@@ -242,5 +257,9 @@ def test_bad_input() -> None:
         RandomCrop(0)
     with pytest.raises(ValueError, match="margin=3, padding=2"):
         RandomShift(margin=3, padding=2)
-    with pytest.raises(ValueError, match="takes square images larger than 4; got 8x9"):
-        RandomShift()(torch.zeros(1, 8, 9))
+    with pytest.raises(ValueError, match="takes images larger than 4; got 8x4"):
+        RandomShift()(torch.zeros(1, 8, 4))
+    with pytest.raises(ValueError, match=r"size=\(84, 91\) is larger than the images, 84x90"):
+        RandomCrop((84, 91))(torch.zeros(1, 84, 90))
+    with pytest.raises(ValueError, match=r"size=\(1, 2, 3\); it must be a whole number, or height and width"):
+        CenterCrop((1, 2, 3))

@@ -78,7 +78,7 @@ def test_bad_input() -> None:
         StackFrames(3, in_keys=["a"], out_keys=["a", "b"])
     with pytest.raises(ValueError, match=r"needs 4 rows in the last batch dimension.*got batch size \[2, 5, 3\]"):
         StackFrames(4)(make_batch())
-    with pytest.raises(KeyError, match="StackFrames needs 'frame'; the batch has"):
+    with pytest.raises(KeyError, match="StackFrames needs 'frame'; the tensordict has"):
         StackFrames(3, in_keys=["frame"])(make_batch())
 
 
