@@ -17,6 +17,7 @@ from torchrl.envs.transforms import Transform
 
 from mcurl_torchrl.checks import check_choice, check_count, leaf_keys
 from mcurl_torchrl.replay import archive
+from mcurl_torchrl.replay import torchrl_internals as internals
 from mcurl_torchrl.replay.saving import check_saved, frozen, restore_readers, save_readers
 from mcurl_torchrl.replay.slice_sampler import EpisodeSliceSampler
 from mcurl_torchrl.replay.slices import FrameSlices, FrameView
@@ -202,7 +203,7 @@ class FrameReplayBuffer(FrameView):
             keys=keys,
             prefetch=prefetch,
             transform=transform,
-            generator=self._rng if generator is None else generator,
+            generator=internals.generator_of(self) if generator is None else generator,
         )
         self._views.append(weakref.ref(view))
         return view
@@ -228,13 +229,13 @@ class FrameReplayBuffer(FrameView):
         Returns:
             The storage index of the rows written, one more than steps for each episode that ended.
         """
-        self._check_steps("extend", tensordicts, ["environments", "time"][-self._storage.ndim :])
+        self._check_steps("extend", tensordicts, ["environments", "time"][-self.storage.ndim :])
         return self._write(tensordicts.transpose(self.dim_extend, 0) if self.dim_extend else tensordicts)
 
     def add(self, data: TensorDictBase) -> Tensor:
         """Writes one step, or one of each environment for a storage of ``ndim=2``; returns as :meth:`extend`."""
-        self._check_steps("add", data, ["environments"][: self._storage.ndim - 1])
-        if self._transform is not None and len(self._transform):
+        self._check_steps("add", data, ["environments"][: self.storage.ndim - 1])
+        if len(self.transform):
             return self._write(data.unsqueeze(0))  # a transform sees steps, time first
         return self._write(data, one_step=True)
 
@@ -244,38 +245,38 @@ class FrameReplayBuffer(FrameView):
         if steps.ndim != len(expected):
             raise ValueError(
                 f"{method} takes steps of batch size [{', '.join(expected)}] for a storage of "
-                f"ndim={self._storage.ndim}; got {list(steps.shape)}"
+                f"ndim={self.storage.ndim}; got {list(steps.shape)}"
             )
 
     def _write(self, steps: TensorDictBase, one_step: bool = False) -> Tensor:
         """Writes steps, time first, or one step without a time dimension."""
-        if self._transform is not None and len(self._transform):
-            steps = self._transform.inv(steps)
-        with self._replay_lock, self._write_lock:
-            flat, final = self._writer.write_one(steps) if one_step else self._writer.write(steps)
-            if isinstance(self._sampler, PrioritizedTransitionSampler):
-                self._sampler.make_tree(self._storage.max_size, flat.device)
-                self._sampler.extend(flat)
+        if len(self.transform):
+            steps = self.transform.inv(steps)
+        with internals.locked(self):
+            flat, final = self.writer.write_one(steps) if one_step else self.writer.write(steps)
+            if isinstance(self.sampler, PrioritizedTransitionSampler):
+                self.sampler.make_tree(self.storage.max_size, flat.device)
+                self.sampler.extend(flat)
                 if final.any():
-                    self._sampler.discard(flat[final])
-            return self._writer.to_index(flat)
+                    self.sampler.discard(flat[final])
+            return self.writer.to_index(flat)
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Deletes all rows. Trajectory ids continue, so that no id is used twice."""
-        with self._replay_lock, self._write_lock:
+        with internals.locked(self):
             super().empty(empty_write_count=empty_write_count)
             self._archived.clear()
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def _read(self, rows: Rows, flat: Tensor) -> TensorDict:
-        values, stack_rows, steps = self._sampler.transitions(self._storage).read(flat, self.gamma)
+        values, stack_rows, steps = self.sampler.transitions(self.storage).read(flat, self.gamma)
         pixels, next_pixels = self._read_stacks(rows, stack_rows, steps).chunk(2)
         batch = {key: rows.column(key).index_select(0, flat) for key in (self.action_key, *self.extra_keys)}
         return TensorDict(
             {**batch, self.pixels_key: pixels, self._reader.next_pixels_key: next_pixels, **values},
             batch_size=[len(flat)],
-            device=self._storage.device,
+            device=self.storage.device,
         )
 
     def observations(self, count: int) -> Tensor:
@@ -290,10 +291,10 @@ class FrameReplayBuffer(FrameView):
             Stacks ``[count, K * C, H, W]``.
         """
         sampler = EpisodeSliceSampler(1, num_frames=self.num_frames, truncated_key=None, init_key=None)
-        sampler._rng = self._rng
-        with self._replay_lock, self._write_lock:
-            index, _ = sampler.sample(self._storage, count)
-            rows = Rows(self._storage)
+        internals.set_generator(sampler, internals.generator_of(self))
+        with internals.locked(self):
+            index, _ = sampler.sample(self.storage, count)
+            rows = Rows(self.storage)
             flat = rows.from_index(index).view(count, self.num_frames)
             return self._read_stacks(rows, flat, rows.scalars(STEP_KEY)[flat[:, -1]])
 
@@ -301,21 +302,21 @@ class FrameReplayBuffer(FrameView):
 
     def update_priority(self, index: Any, priority: Any) -> None:
         """Sets the priorities of the rows at a storage index."""
-        if not isinstance(self._sampler, PrioritizedTransitionSampler):
+        if not isinstance(self.sampler, PrioritizedTransitionSampler):
             raise TypeError("this buffer has no priorities; build it with sampler=PrioritizedTransitionSampler(...)")
         priority = torch.as_tensor(priority).reshape(-1)
-        with self._replay_lock, self._write_lock:
-            flat = Rows(self._storage).from_index(index).reshape(-1)
+        with internals.locked(self):
+            flat = Rows(self.storage).from_index(index).reshape(-1)
             if priority.numel() not in (1, flat.numel()):
                 raise ValueError(f"got {priority.numel()} priorities for {flat.numel()} rows; give one each, or one")
-            self._sampler.update_priority(flat, priority.expand(flat.shape))
+            self.sampler.update_priority(flat, priority.expand(flat.shape))
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
         """Sets priorities from a sampled batch, one under ``priority_key`` per transition.
 
         Rows that were overwritten after the batch was drawn do not change. A buffer without priorities does nothing.
         """
-        if not isinstance(self._sampler, PrioritizedTransitionSampler):
+        if not isinstance(self.sampler, PrioritizedTransitionSampler):
             return
         for key in (self.priority_key, "index", TRAJECTORY_KEY, STEP_KEY):
             if data.get(key, None) is None:
@@ -327,14 +328,14 @@ class FrameReplayBuffer(FrameView):
                 f"{self.priority_key!r} must be one number per transition; "
                 f"got shape {tuple(priority.shape)} for a batch of {len(data)}"
             )
-        with self._replay_lock, self._write_lock:
-            if not len(self._storage):
+        with internals.locked(self):
+            if not len(self.storage):
                 return
-            rows = Rows(self._storage)
+            rows = Rows(self.storage)
             flat = rows.from_index(data.get("index"))
             current = rows.scalars(TRAJECTORY_KEY)[flat] == data.get(TRAJECTORY_KEY).to(flat.device)
             current &= rows.scalars(STEP_KEY)[flat] == data.get(STEP_KEY).to(flat.device)
-            self._sampler.update_priority(flat[current], priority.reshape(-1).to(flat.device)[current])
+            self.sampler.update_priority(flat[current], priority.reshape(-1).to(flat.device)[current])
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -378,16 +379,17 @@ class FrameReplayBuffer(FrameView):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a state from ``state_dict``; random generators are restored in place."""
         rows = state_dict["_storage"]["_storage"].get(TRAJECTORY_KEY)
-        if rows is not None and rows.numel() != self._storage.max_size:
-            raise ValueError(f"the state has room for {rows.numel()} rows; this buffer for {self._storage.max_size}")
-        generator = self._rng
+        if rows is not None and rows.numel() != self.storage.max_size:
+            raise ValueError(f"the state has room for {rows.numel()} rows; this buffer for {self.storage.max_size}")
+        generator = internals.generator_of(self)
         with self._frozen() as readers:
             for reader in readers:
-                reader._clear_prefetch_queue_locked()
+                internals.clear_prefetched(reader)
             self._archived.clear()
             super().load_state_dict(state_dict)
-            if generator is not None and self._rng is not generator:
-                generator.set_state(self._rng.get_state())
+            loaded = internals.generator_of(self)
+            if generator is not None and loaded is not None and loaded is not generator:
+                generator.set_state(loaded.get_state())
                 self.set_rng(generator)
 
     def _frozen(self) -> contextlib.AbstractContextManager[list[FrameView]]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mcurl_torchrl.checks import leaf_keys
 from mcurl_torchrl.replay import archive
+from mcurl_torchrl.replay import torchrl_internals as internals
 from mcurl_torchrl.replay.archive import RowSegment, SavedState, decode_key, encode_key
 from mcurl_torchrl.replay.windows import LAYOUT_KEYS, TRAJECTORY_KEY, UNWRITTEN
 
@@ -39,9 +40,9 @@ def frozen(buffer: FrameReplayBuffer, views: Sequence[FrameView]) -> Iterator[li
             reader.synchronize()
         with contextlib.ExitStack() as stack:
             for reader in order:
-                stack.enter_context(reader._futures_lock)
-            if all(future.done() for reader in order for future in reader._prefetch_queue):
-                stack.enter_context(buffer._replay_lock)
+                stack.enter_context(internals.futures_lock(reader))
+            if all(future.done() for reader in order for future in internals.prefetched(reader)):
+                stack.enter_context(internals.rows_lock(buffer))
                 yield [buffer, *views]
                 return
 
@@ -59,25 +60,26 @@ def save_readers(path: Path, name: str, readers: Sequence[FrameView], known: lis
         All segments that now hold rows of this buffer.
     """
     buffer = readers[0]
-    writer, sampler = buffer._writer.state_dict(), buffer._sampler.state_dict()
+    writer, sampler = buffer.writer.state_dict(), buffer.sampler.state_dict()
     tensors = {f"writer/{key}": value for key, value in writer.pop("columns").items()}
     tensors |= {f"sampler/{key}": sampler.pop(key) for key in list(sampler) if isinstance(sampler[key], Tensor)}
     described = []
     for number, reader in enumerate(readers):
-        if reader._rng is not None:
-            tensors[f"rng/{number}"] = reader._rng.get_state()
+        generator = internals.generator_of(reader)
+        if generator is not None:
+            tensors[f"rng/{number}"] = generator.get_state()
         batches = _pack_batches(reader, f"prefetched/{number}/", tensors)
         described.append({"settings": reader.settings(), "batches": batches})
     return archive.save(
         path,
         name,
-        data=buffer._storage._storage if buffer._writer.written.numel() else None,
-        written=buffer._writer.written,
+        data=internals.stored(buffer.storage) if buffer.writer.written.numel() else None,
+        written=buffer.writer.written,
         known=known,
         tensors=tensors,
         scalars={
             "writer": writer,
-            "sampler": {"type": type(buffer._sampler).__name__, **sampler},
+            "sampler": {"type": type(buffer.sampler).__name__, **sampler},
             "readers": described,
         },
     )
@@ -90,9 +92,9 @@ def check_saved(saved: SavedState, buffer: FrameReplayBuffer) -> Batches:
         ValueError: if the state is damaged or does not fit.
     """
     try:
-        _check_rows(saved, buffer._writer)
-        buffer._sampler.check_state({**saved.state("sampler/"), **saved.scalars["sampler"]})
-        device = buffer._storage.device
+        _check_rows(saved, buffer.writer)
+        buffer.sampler.check_state({**saved.state("sampler/"), **saved.scalars["sampler"]})
+        device = buffer.storage.device
         return [
             (entry["settings"], _unpack_batches(saved, f"prefetched/{number}/", entry["batches"], device))
             for number, entry in enumerate(saved.scalars["readers"])
@@ -106,14 +108,15 @@ def check_saved(saved: SavedState, buffer: FrameReplayBuffer) -> Batches:
 def restore_readers(saved: SavedState, batches: Batches, readers: Sequence[FrameView]) -> None:
     """Gives a buffer and its views a saved state that :func:`check_saved` has checked."""
     buffer = readers[0]
-    _restore_rows(saved, buffer._writer)
-    buffer._sampler.load_state_dict({**saved.state("sampler/"), **saved.scalars["sampler"]})
+    _restore_rows(saved, buffer.writer)
+    buffer.sampler.load_state_dict({**saved.state("sampler/"), **saved.scalars["sampler"]})
     for number, reader in enumerate(readers):
-        reader._clear_prefetch_queue_locked()
-        if reader._rng is not None and f"rng/{number}" in saved.tensors:
-            reader._rng.set_state(saved.tensors[f"rng/{number}"])
+        internals.clear_prefetched(reader)
+        generator = internals.generator_of(reader)
+        if generator is not None and f"rng/{number}" in saved.tensors:
+            generator.set_state(saved.tensors[f"rng/{number}"])
         if number < len(batches) and batches[number][0] == reader.settings():
-            reader._prefetch_queue.extend(batches[number][1])
+            internals.prefetched(reader).extend(batches[number][1])
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -147,10 +150,9 @@ def _expected_layout(saved: dict[str, Any], writer: FrameWriter) -> dict[str, An
 
     A storage without rows takes the sizes that it does not know from the saved layout.
     """
-    storage = writer._storage
-    assert storage is not None
+    storage = writer.storage
     if storage.initialized:
-        return archive.layout_of(storage._storage)
+        return archive.layout_of(internals.stored(storage))
     columns = 1 if storage.ndim == 1 else saved["columns"]
     names = [encode_key(key) for key in (*writer.reader.stored_keys, *LAYOUT_KEYS)]
     keys = {name: saved["keys"].get(name, "anything") for name in names}
@@ -160,13 +162,11 @@ def _expected_layout(saved: dict[str, Any], writer: FrameWriter) -> dict[str, An
 
 
 def _restore_rows(saved: SavedState, writer: FrameWriter) -> None:
-    storage = writer._storage
-    assert storage is not None
+    storage = writer.storage
     if saved.layout is None:
-        writer._empty()
-        storage._empty()
-        writer._write_count = saved.scalars["writer"]["write_count"]
-        writer._next_trajectory = saved.scalars["writer"]["next_trajectory"]
+        writer.forget_rows()
+        internals.empty_storage(storage)
+        writer.load_state_dict({"columns": {}, **saved.scalars["writer"]})
         return
     if not storage.initialized:
         count = saved.layout["columns"]
@@ -175,7 +175,7 @@ def _restore_rows(saved: SavedState, writer: FrameWriter) -> None:
             for name, (dtype, shape) in saved.layout["keys"].items()
         }
         writer.allocate(TensorDict(empty, [count], device=storage.device))
-    storage._storage.get(TRAJECTORY_KEY).fill_(UNWRITTEN)
+    internals.stored(storage).get(TRAJECTORY_KEY).fill_(UNWRITTEN)
     for flat, values in saved.rows():
         for key, value in values.items():
             writer.column(key).index_copy_(0, flat.to(storage.device), value.to(storage.device))
@@ -188,7 +188,7 @@ def _restore_rows(saved: SavedState, writer: FrameWriter) -> None:
 def _pack_batches(reader: FrameView, prefix: str, tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
     """Adds a reader's prefetched batches to ``tensors``; returns the JSON that is also needed to rebuild them."""
     batches = []
-    for number, future in enumerate(reader._prefetch_queue):
+    for number, future in enumerate(internals.prefetched(reader)):
         data, info = future.result()
         for key in leaf_keys(data):
             tensors[f"{prefix}{number}/data/{encode_key(key)}"] = data.get(key)

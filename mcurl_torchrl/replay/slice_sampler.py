@@ -10,6 +10,7 @@ from torch import Tensor
 from torchrl.data.replay_buffers.storages import Storage
 
 from mcurl_torchrl.checks import check_count, leaf_keys
+from mcurl_torchrl.replay import torchrl_internals as internals
 from mcurl_torchrl.replay.windows import (
     LAYOUT_KEYS,
     STEP_KEY,
@@ -109,7 +110,7 @@ class EpisodeSliceSampler(WindowSampler):
         num_slices = self._count_slices(batch_size)
         rows = Rows(storage)
         windows = self.windows(rows)
-        starts = self._draw(windows, num_slices, self._rng)
+        starts = self._draw(windows, num_slices, internals.generator_of(self))
         if starts is None:
             raise RuntimeError(self._explain_empty(windows))
         flat = self.expand(windows, starts)
@@ -128,7 +129,8 @@ class EpisodeSliceSampler(WindowSampler):
                 f"nothing in the storage tells episodes apart: it holds {leaf_keys(rows.data)}; give traj_key, step_key"
                 f" or end_key, or store one of {[*_TRAJ_KEYS, *_STEP_KEYS, *_END_KEYS]}"
             )
-        return EpisodeWindows(rows, traj_key=keys[0], step_key=keys[1], end_key=keys[2], seam=_find_seam(rows))
+        seam = internals.oldest_time(rows.storage, rows.num_rows)
+        return EpisodeWindows(rows, traj_key=keys[0], step_key=keys[1], end_key=keys[2], seam=seam)
 
     def is_start(self, windows: EpisodeWindows, candidates: Tensor) -> Tensor:
         """Tells at which flat rows a slice can start; the earlier frames that it needs must be stored too."""
@@ -206,20 +208,3 @@ class EpisodeSliceSampler(WindowSampler):
             f"{type(self).__name__}(slice_len={self.slice_len}, num_slices={self.num_slices}, "
             f"num_frames={self.num_frames})"
         )
-
-
-def _find_seam(rows: Rows) -> int:
-    """Returns the time of the oldest row.
-
-    The cursor of the buffer's writer tells it, also after ``loads``, when the storage's own record of its last write is
-    missing or out of date. A storage without a write is a data set, which begins at row 0.
-    """
-    if not rows.is_full:
-        return 0
-    writers: list[Any] = [getattr(buffer, "writer", None) for buffer in rows.storage._attached_entities]
-    writers = [writer for writer in writers if hasattr(writer, "_cursor") and writer._write_count]
-    if writers:
-        latest = max(writers, key=lambda writer: writer._write_count)
-        return int(latest._cursor) % rows.num_rows
-    newest = rows.storage._last_cursor_index
-    return 0 if newest is None else (int(newest) + 1) % rows.num_rows

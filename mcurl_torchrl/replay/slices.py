@@ -14,6 +14,7 @@ from torchrl.data.replay_buffers.utils import pin_memory_output
 from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
 from torchrl.envs.transforms import Transform
 
+from mcurl_torchrl.replay import torchrl_internals as internals
 from mcurl_torchrl.replay.slice_sampler import EpisodeSliceSampler
 from mcurl_torchrl.replay.windows import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY, Rows
 from mcurl_torchrl.stacking import stack_frames
@@ -39,8 +40,8 @@ class FrameView(TensorDictReplayBuffer):
     def settings(self) -> dict[str, Any]:
         """Returns the settings that this reader's batches depend on, as JSON."""
         return {
-            "batch_size": self._batch_size,
-            "prefetch": self._prefetch_cap,
+            "batch_size": self.batch_size,
+            "prefetch": internals.prefetch_limit(self),
             "num_frames": self.num_frames,
             "padding": self.padding,
         }
@@ -61,14 +62,14 @@ class FrameView(TensorDictReplayBuffer):
     # rows and a reward n rows, and only the keys that were asked for are read. The locks and the order are TorchRL's.
     @pin_memory_output
     def _sample(self, batch_size: int) -> tuple[TensorDictBase, dict[str, Any]]:
-        with self._replay_lock, self._write_lock:
-            index, info = self._sampler.sample(self._storage, batch_size)
-            rows = Rows(self._storage)
+        with internals.locked(self):
+            index, info = self.sampler.sample(self.storage, batch_size)
+            rows = Rows(self.storage)
             flat = rows.from_index(index)
             data = self._read(rows, flat)
         info["index"] = rows.to_index(flat if flat.ndim == 1 else flat[:, -1])
-        if self._transform is not None and len(self._transform):
-            data = self._transform(data)
+        if len(self.transform):
+            data = self.transform(data)
         return data, info
 
 
@@ -104,7 +105,7 @@ class FrameSlices(FrameView):
         sampler = EpisodeSliceSampler(
             slice_len, num_slices, num_frames=buffer.num_frames, truncated_key=None, init_key=None
         )
-        storage_rng = buffer.storage._rng
+        storage_generator = internals.generator_of(buffer.storage)
         super().__init__(
             storage=buffer.storage,
             sampler=sampler,
@@ -113,16 +114,15 @@ class FrameSlices(FrameView):
             prefetch=prefetch,
             transform=transform,
             generator=generator,
-            pin_memory=buffer._pin_memory,
+            pin_memory=internals.pins_memory(buffer),
         )
-        buffer.storage._rng = storage_rng
-        # With another lock, a prefetching reader would read rows while they are written.
-        self._replay_lock = buffer._replay_lock
+        internals.set_generator(buffer.storage, storage_generator)
+        internals.share_lock(self, buffer)
 
     def _read(self, rows: Rows, flat: Tensor) -> TensorDict:
         newest = flat if flat.ndim == 1 else flat[:, -1]
         marks = {key: rows.scalars(key)[newest] for key in (TRAJECTORY_KEY, STEP_KEY, FINAL_KEY)}
-        batch = TensorDict(marks, batch_size=[len(newest)], device=self._storage.device)
+        batch = TensorDict(marks, batch_size=[len(newest)], device=self.storage.device)
         for key in self.keys:
             if key == self.pixels_key:
                 stacks = newest[:, None] if flat.ndim == 1 else flat
@@ -134,7 +134,7 @@ class FrameSlices(FrameView):
     def settings(self) -> dict[str, Any]:
         """Returns the settings that this reader's batches depend on, as JSON."""
         keys = [[key] if isinstance(key, str) else list(key) for key in self.keys]
-        return {**super().settings(), "slice_len": self._sampler.slice_len, "keys": keys}
+        return {**super().settings(), "slice_len": self.sampler.slice_len, "keys": keys}
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("slices only read: write, save and load the FrameReplayBuffer that they come from")

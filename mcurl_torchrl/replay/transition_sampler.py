@@ -9,6 +9,7 @@ from torch import Tensor
 from torchrl.data.replay_buffers.storages import Storage
 
 from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.replay import torchrl_internals as internals
 from mcurl_torchrl.replay.sum_tree import SumTree
 from mcurl_torchrl.replay.transitions import FrameTransitions
 from mcurl_torchrl.replay.windows import Rows, WindowSampler, all_valid, draw_uniform, draw_valid
@@ -47,7 +48,7 @@ class TransitionSampler(WindowSampler):
         """Draws rows; returns their storage index and the values that the batch gets besides."""
         check_count("batch_size", batch_size)
         transitions = self.transitions(storage)
-        anchors, info = self._draw(transitions, batch_size, self._rng)
+        anchors, info = self._draw(transitions, batch_size, internals.generator_of(self))
         if anchors is None:
             raise RuntimeError(self._explain_empty(transitions))
         return transitions.rows.to_index(anchors), info

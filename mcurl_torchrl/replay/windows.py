@@ -21,6 +21,7 @@ from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import LazyTensorStorage, Storage, TensorStorage
 
 from mcurl_torchrl.checks import leaf_keys
+from mcurl_torchrl.replay import torchrl_internals as internals
 
 __all__ = [
     "FINAL_KEY",
@@ -72,7 +73,7 @@ class Rows:
             )
         if not storage.initialized or not len(storage):
             raise RuntimeError("the replay buffer is empty: write to it before sampling")
-        data = storage._storage
+        data = internals.stored(storage)
         if not isinstance(data, TensorDictBase):
             raise TypeError(f"this needs a storage that holds a tensordict; it holds a {type(data).__name__}")
         if storage.ndim > 1 and not isinstance(storage, LazyTensorStorage):
@@ -83,7 +84,7 @@ class Rows:
         self.shape: torch.Size = storage.shape
         self.num_rows: int = self.shape[0]
         self.num_columns: int = self.shape[1:].numel()
-        self.is_full: bool = storage._is_full
+        self.is_full: bool = internals.is_full(storage)
         self.device = data.device if data.device is not None else torch.device("cpu")
 
     def __len__(self) -> int:

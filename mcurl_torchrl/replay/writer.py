@@ -12,6 +12,7 @@ from torch import Tensor
 from torchrl.data.replay_buffers.storages import LazyTensorStorage, TensorStorage
 from torchrl.data.replay_buffers.writers import Writer
 
+from mcurl_torchrl.replay import torchrl_internals as internals
 from mcurl_torchrl.replay.step_reader import TERMINATED_KEY, TRUNCATED_KEY, StepReader, Steps
 from mcurl_torchrl.replay.windows import FINAL_KEY, LAYOUT_KEYS, STEP_KEY, TRAJECTORY_KEY, UNWRITTEN
 
@@ -47,11 +48,16 @@ class FrameWriter(Writer):
     def __init__(self, reader: StepReader) -> None:
         super().__init__()
         self.reader = reader
-        self._storage: TensorStorage | None = None
         self._write_count = 0
         self._next_trajectory = 0
         # One entry per column, made at the first write.
         self._columns: dict[str, Tensor] = {}
+
+    @property
+    def storage(self) -> TensorStorage:
+        """The storage of the buffer that this writer serves."""
+        storage: TensorStorage = internals.storage_of(self)
+        return storage
 
     @property
     def written(self) -> Tensor:
@@ -64,8 +70,7 @@ class FrameWriter(Writer):
         return int(self.written[0]) % self._ring() if self._columns else 0
 
     def _ring(self) -> int:
-        assert self._storage is not None
-        rows: int = self._storage._storage.shape[0]
+        rows: int = internals.stored(self.storage).shape[0]
         return rows
 
     def add(self, data: TensorDictBase) -> Tensor:
@@ -78,10 +83,9 @@ class FrameWriter(Writer):
 
     def to_index(self, flat: Tensor) -> Tensor:
         """Turns flat rows into their storage index, ``[rows]`` or ``[rows, ndim]``."""
-        assert self._storage is not None
-        if self._storage.ndim == 1:
+        if self.storage.ndim == 1:
             return flat
-        return torch.stack(torch.unravel_index(flat, self._storage._storage.shape), -1)
+        return torch.stack(torch.unravel_index(flat, internals.stored(self.storage).shape), -1)
 
     def write_one(self, data: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Writes one step (of each column); returns as :meth:`write`."""
@@ -108,11 +112,10 @@ class FrameWriter(Writer):
         Most steps of a training run are like this: one row, with nothing to plan. For any other step the method
         returns None and writes nothing.
         """
-        storage, state = self._storage, self._columns
-        assert storage is not None
+        storage, state = self.storage, self._columns
         if storage.ndim > 1 or data.ndim or not state or not state["is_open"]:
             return None
-        columns = {key: storage._storage.get(key) for key in (*self.reader.stored_keys, *LAYOUT_KEYS)}
+        columns = {key: internals.stored(storage).get(key) for key in (*self.reader.stored_keys, *LAYOUT_KEYS)}
         read = self.reader.read_next(data, state["next_frame"][0], columns)
         if read is None:
             return None
@@ -132,8 +135,7 @@ class FrameWriter(Writer):
 
     def _check(self, data: TensorDictBase) -> Steps:
         """Reads steps and makes sure that they fit, before anything is written."""
-        storage = self._storage
-        assert storage is not None
+        storage = self.storage
         if data.ndim != storage.ndim or not data.shape.numel():
             raise ValueError(
                 f"steps must have {storage.ndim} batch dimensions, time first, and not be empty; got {list(data.shape)}"
@@ -146,7 +148,7 @@ class FrameWriter(Writer):
                 f"the buffer has {len(self.written)} columns, one per environment; got {steps.terminated.shape[1]}"
             )
         for key, value in {self.reader.pixels_key: steps.frames, **steps.values}.items():
-            stored = storage._storage.get(key)
+            stored = internals.stored(storage).get(key)
             shape = stored.shape[storage.ndim :]
             if value.dtype != stored.dtype or value.shape[2:] != shape:
                 raise ValueError(
@@ -159,8 +161,7 @@ class FrameWriter(Writer):
 
     def _make_storage(self, steps: Steps) -> None:
         """Allocates the storage from the first steps; all its rows are unwritten."""
-        storage = self._storage
-        assert storage is not None
+        storage = self.storage
         columns = steps.frames.shape[1]
         example = TensorDict(
             {
@@ -179,14 +180,12 @@ class FrameWriter(Writer):
 
     def allocate(self, example: TensorDict) -> None:
         """Allocates the storage for rows like those of ``example``, one per column; all are unwritten."""
-        assert self._storage is not None
-        self._storage._init(example if self._storage.ndim > 1 else example[0])
-        self._storage._storage.get(TRAJECTORY_KEY).fill_(UNWRITTEN)
+        internals.allocate(self.storage, example if self.storage.ndim > 1 else example[0])
+        internals.stored(self.storage).get(TRAJECTORY_KEY).fill_(UNWRITTEN)
 
     def new_columns(self, columns: int, frame_shape: torch.Size) -> dict[str, Tensor]:
         """Returns the cursors and running episodes of columns without rows."""
-        assert self._storage is not None
-        zeros = torch.zeros(columns, dtype=torch.int64, device=self._storage.device)
+        zeros = torch.zeros(columns, dtype=torch.int64, device=self.storage.device)
         return {
             "written": zeros,
             "trajectory": zeros + UNWRITTEN,
@@ -290,16 +289,13 @@ class FrameWriter(Writer):
 
     def _publish(self) -> None:
         """Tells the storage the number of written rows."""
-        assert self._storage is not None
         filled = min(int(self.written.max()), self._ring())
-        self._storage._len = filled * len(self.written)
-        self._storage._set_last_cursor((int(self.written[0]) - 1) % self._ring())
-        self._storage._bump_mutation_revision()
+        newest = (int(self.written[0]) - 1) % self._ring()
+        internals.publish(self.storage, filled * len(self.written), newest)
 
     def column(self, key: NestedKey) -> Tensor:
         """Returns the stored tensor under ``key`` with time and columns flattened into one dimension (a view)."""
-        assert self._storage is not None
-        column: Tensor = self._storage._storage.get(key).flatten(0, self._storage.ndim - 1)
+        column: Tensor = internals.stored(self.storage).get(key).flatten(0, self.storage.ndim - 1)
         return column
 
     # -- state ---------------------------------------------------------------------------------------------------------
@@ -314,8 +310,7 @@ class FrameWriter(Writer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a state from :meth:`state_dict`; the rows of the storage must be loaded before."""
-        assert self._storage is not None
-        self._columns = {name: value.clone().to(self._storage.device) for name, value in state_dict["columns"].items()}
+        self._columns = {name: value.clone().to(self.storage.device) for name, value in state_dict["columns"].items()}
         self._write_count = state_dict["write_count"]
         self._next_trajectory = state_dict["next_trajectory"]
         if self._columns:
@@ -329,11 +324,14 @@ class FrameWriter(Writer):
         """Not used: :meth:`FrameReplayBuffer.loads` loads rows and cursors together."""
         raise NotImplementedError("load the FrameReplayBuffer as a whole, with its loads()")
 
-    def _empty(self, empty_write_count: bool = True) -> None:
+    def forget_rows(self) -> None:
+        """Begins at the first row again; trajectory ids continue."""
         if self._columns:
-            assert self._storage is not None
-            self._storage._storage.get(TRAJECTORY_KEY).fill_(UNWRITTEN)
+            internals.stored(self.storage).get(TRAJECTORY_KEY).fill_(UNWRITTEN)
             self._columns = self.new_columns(len(self.written), self._columns["next_frame"].shape[1:])
+
+    def _empty(self, empty_write_count: bool = True) -> None:
+        self.forget_rows()
         if empty_write_count:
             self._write_count = 0
 
@@ -353,5 +351,5 @@ def check_storage(storage: Any) -> None:
         raise ValueError(f"the storage's max_size={storage.max_size}; an episode of one step takes 2 rows")
     if storage.device == "auto":
         raise ValueError("storage.device='auto'; name the device, as in LazyTensorStorage(max_size, device='cpu')")
-    if storage.initialized or storage._attached_entities:
+    if storage.initialized or internals.has_reader(storage):
         raise ValueError("the storage is in use already; give this buffer another one")

@@ -1,0 +1,171 @@
+"""All that the frame replay uses of TorchRL without a public name, in one place.
+
+TorchRL has no public way to do these things: to reach the tensors of a storage without a copy, to allocate a storage
+and tell it its length, to find the oldest row of a ring, and to lock a buffer together with its prefetched batches.
+``tests/replay/test_torchrl_internals.py`` names each attribute that is used here. It fails if TorchRL changes one of
+them, or if another module uses one. Methods that TorchRL calls on its subclasses (such as ``_sample`` and ``_empty``)
+are not listed: to define them is the way to write a buffer, a sampler or a writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torchrl.data import ReplayBuffer
+from torchrl.data.replay_buffers.storages import Storage, TensorStorage
+from torchrl.data.replay_buffers.writers import Writer
+
+__all__ = [
+    "allocate",
+    "check_prefetched",
+    "clear_prefetched",
+    "empty_storage",
+    "futures_lock",
+    "generator_of",
+    "has_reader",
+    "is_full",
+    "locked",
+    "oldest_time",
+    "pins_memory",
+    "prefetch_limit",
+    "prefetched",
+    "publish",
+    "revision",
+    "rows_lock",
+    "set_generator",
+    "share_lock",
+    "storage_of",
+    "stored",
+]
+
+# -- storages ----------------------------------------------------------------------------------------------------------
+
+
+def stored(storage: TensorStorage) -> Any:
+    """Returns what a storage holds, with room for all rows: no copy, and no check of the number of written rows."""
+    return storage._storage
+
+
+def is_full(storage: Storage) -> bool:
+    """Tells whether all rows are written."""
+    return bool(storage._is_full)
+
+
+def has_reader(storage: Storage) -> bool:
+    """Tells whether a buffer uses the storage."""
+    return bool(storage._attached_entities)
+
+
+def allocate(storage: TensorStorage, example: TensorDictBase) -> None:
+    """Makes room for all rows, each like ``example``; writes none."""
+    storage._init(example)
+
+
+def publish(storage: TensorStorage, length: int, newest: int) -> None:
+    """Tells a storage that rows were written: their number now, and the time of the newest."""
+    storage._len = length
+    storage._set_last_cursor(newest)
+    storage._bump_mutation_revision()
+
+
+def storage_of(writer: Writer) -> Any:
+    """Returns the storage that a buffer gave to its writer."""
+    return writer._storage
+
+
+def revision(storage: Storage) -> int:
+    """Returns a number that grows with every write to the storage, also from other buffers and processes."""
+    return int(storage._mutation_revision)
+
+
+def empty_storage(storage: Storage) -> None:
+    """Forgets all rows."""
+    storage._empty()
+
+
+def oldest_time(storage: Storage, num_rows: int) -> int:
+    """Returns the time of the oldest row of a full ring; 0 for a ring that is not full.
+
+    The cursor of the buffer's writer tells it, also after ``loads``, when the storage's own record of its last write is
+    missing or out of date. A storage without a write is a data set, which begins at row 0.
+    """
+    if not is_full(storage):
+        return 0
+    writers: list[Any] = [getattr(buffer, "writer", None) for buffer in storage._attached_entities]
+    writers = [writer for writer in writers if hasattr(writer, "_cursor") and writer._write_count]
+    if writers:
+        latest = max(writers, key=lambda writer: writer._write_count)
+        return int(latest._cursor) % num_rows
+    newest = storage._last_cursor_index
+    return 0 if newest is None else (int(newest) + 1) % num_rows
+
+
+# -- random generators -------------------------------------------------------------------------------------------------
+
+
+def generator_of(component: Any) -> torch.Generator | None:
+    """Returns the generator that a buffer gave to itself, its sampler or its storage."""
+    generator: torch.Generator | None = component._rng
+    return generator
+
+
+def set_generator(component: Any, generator: torch.Generator | None) -> None:
+    """Sets the generator of a sampler or a storage; a buffer has ``set_rng``."""
+    component._rng = generator
+
+
+# -- locks and prefetched batches --------------------------------------------------------------------------------------
+
+
+def rows_lock(buffer: ReplayBuffer) -> Any:
+    """Returns the lock that threads hold while they read or write rows."""
+    return buffer._replay_lock
+
+
+@contextlib.contextmanager
+def locked(buffer: ReplayBuffer) -> Iterator[None]:
+    """Locks the rows against other threads and, if the buffer is shared, against other processes."""
+    with buffer._replay_lock, buffer._write_lock:
+        yield
+
+
+def share_lock(reader: ReplayBuffer, buffer: ReplayBuffer) -> None:
+    """Lets two buffers over one storage use one lock: with two, a prefetching reader would read half-written rows."""
+    reader._replay_lock = buffer._replay_lock
+
+
+def futures_lock(buffer: ReplayBuffer) -> Any:
+    """Returns the lock of the prefetched batches; a thread takes it before that of the rows."""
+    return buffer._futures_lock
+
+
+def prefetched(buffer: ReplayBuffer) -> deque[Future[Any]]:
+    """Returns the queue of prefetched batches, oldest first."""
+    queue: deque[Future[Any]] = buffer._prefetch_queue
+    return queue
+
+
+def clear_prefetched(buffer: ReplayBuffer) -> None:
+    """Drops the prefetched batches; the caller holds :func:`futures_lock`."""
+    buffer._clear_prefetch_queue_locked()
+
+
+def check_prefetched(buffer: ReplayBuffer, state: Any) -> None:
+    """Makes sure that the prefetched batches in a state of ``state_dict`` fit the buffer, or raises as TorchRL does."""
+    buffer._validate_prefetch_state(state)
+
+
+def prefetch_limit(buffer: ReplayBuffer) -> int:
+    """Returns the number of batches that the buffer makes in advance."""
+    return int(buffer._prefetch_cap)
+
+
+def pins_memory(buffer: ReplayBuffer) -> bool:
+    """Tells whether batches are put in pinned memory."""
+    return bool(buffer._pin_memory)
