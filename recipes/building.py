@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,10 +45,24 @@ def make_env(env: EnvConfig, *, training: bool) -> EnvBase:
             terminal_on_life_loss=training and env.terminal_on_life_loss,
             clip_rewards=training and env.clip_rewards,
         )
+    find_modules_here()
     made = make_pixel_env(
-        env.id, **shared, action_repeat=env.action_repeat, render=env.render, categorical_actions=True
+        env.id,
+        **shared,
+        action_repeat=env.action_repeat,
+        pixels_key=env.pixels_key,
+        render=env.render,
+        categorical_actions=True,
+        env_kwargs=None if env.kwargs is None else OmegaConf.to_container(env.kwargs, resolve=True),
     )
     return TransformedEnv(made, RewardClipping(-1.0, 1.0)) if training and env.clip_rewards else made
+
+
+def find_modules_here() -> None:
+    """Lets ``env.id=my_module:MyEnv-v0`` name a module of the current folder: Python looks beside the script only."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)
 
 
 def padding(env: EnvConfig) -> str:
@@ -57,11 +73,14 @@ def padding(env: EnvConfig) -> str:
 def check_actions(env: EnvBase, *, discrete: bool, recipe: str, other: str) -> None:
     """Refuses an environment whose actions are of the other kind."""
     spec = env.action_spec
-    if discrete != isinstance(spec, Categorical) or discrete == spec.dtype.is_floating_point:
-        wanted, found = ("discrete", "continuous") if discrete else ("continuous", "discrete")
-        count = spec.space.n if isinstance(spec, Categorical) else spec.shape[-1]
+    kind = "discrete" if type(spec) is Categorical else "continuous" if spec.dtype.is_floating_point else "other"
+    wanted = "discrete" if discrete else "continuous"
+    if kind == "other":  # MultiDiscrete, for example
+        raise ValueError(f"{recipe} needs {wanted} actions; this environment takes several numbers at once: {spec}")
+    if kind != wanted:
+        count = spec.space.n if kind == "discrete" else spec.shape[-1]
         raise ValueError(
-            f"{recipe} needs {wanted} actions; this environment has {count} {found} ones: recipes/{other}.py is for it"
+            f"{recipe} needs {wanted} actions; this environment has {count} {kind} ones: recipes/{other}.py is for it"
         )
 
 

@@ -202,7 +202,7 @@ def known_keys(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, bool
         name = f"{prefix}{key}"
         node = config._get_node(key)
         sections = isinstance(node, DictConfig) and not node._is_none()
-        yield name, name in ("logging.wandb", "logging.mlflow")
+        yield name, name in ("env.kwargs", "logging.wandb", "logging.mlflow")
         if sections:
             yield from known_keys(node, f"{name}.")
 

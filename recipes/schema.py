@@ -34,7 +34,9 @@ class EnvConfig:
     backend: str = choice("dmc", "atari", "gym", default=MISSING)
     task: str | None = None  # dmc: domain-task, such as cartpole-swingup
     game: str | None = None  # atari: such as MsPacman
-    id: str | None = None  # gym: what gymnasium.make takes
+    id: str | None = None  # gym: what gymnasium.make takes; modules of the current folder can be named
+    kwargs: Any = None  # gym: null or keyword arguments of gymnasium.make, such as {size: 8}
+    pixels_key: str | None = None  # gym: which of several observations is the image; null: the only one
     action_repeat: int = 1  # env steps per agent step
     num_frames: int = MISSING  # in an observation
     image_size: int = MISSING
@@ -219,6 +221,8 @@ def check_env(env: Any) -> None:
     for backend, key in NAMED_BY.items():
         if key != own and env[key] is not None:
             raise ValueError(f"env.{key}={env[key]} needs env={backend}; without it, {env[own]} would be trained")
+    if env.kwargs is not None and not OmegaConf.is_dict(env.kwargs):
+        raise ValueError(f"env.kwargs={env.kwargs}; give keyword arguments, as in 'env.kwargs={{size: 8}}'")
     if env.observation == "state" and env.backend != "dmc":
         raise ValueError(
             "env.observation=state, which algo=state_sac sets, is for tasks of DMControl; "

@@ -115,7 +115,7 @@ def stand_still(tensordict: TensorDictBase) -> TensorDictBase:
 
 def test_an_environment_stacks_as_catframes_does() -> None:
     """The batch of environments has episodes of 4 and 6 steps, so that it is reset in parts."""
-    films = [make_frames(5, 8, 8), make_frames(7, 8, 8)]
+    films = [make_frames(5, 12, 12), make_frames(7, 12, 12)]
 
     def make(num_frames: int):
         single = [lambda film=film: make_pixel_env(Film(film), num_frames=1) for film in films]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torchrl.data import Bounded, Composite, TensorSpec
 from torchrl.envs import ActionScaling, Compose, DoubleToFloat, EnvBase, GymWrapper, Transform, TransformedEnv
 
 from mcurl_torchrl.checks import check_count
-from mcurl_torchrl.envs.images import ToFrames, choose_image, is_image
+from mcurl_torchrl.envs.images import ToFrames, check_image, choose_image, is_image
 from mcurl_torchrl.stacking import FrameStack
 
 if TYPE_CHECKING:
@@ -33,14 +34,16 @@ def make_pixel_env(
     pixels_key: NestedKey | None = None,
     render: bool = False,
     categorical_actions: bool = False,
+    env_kwargs: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> EnvBase:
     """Builds a pixel environment from any Gymnasium or TorchRL environment that shows an image.
 
-    Images are uint8, or float in [0, 1], of the layout [H, W], [H, W, C] or [C, H, W] with C one of 1, 3 and 4. Each
-    action is repeated inside the given environment: one picture is drawn per agent step. After ``env.set_seed(s)``, the
-    next ``env.reset()`` of a Gymnasium environment is ``reset(seed=s)``; a TorchRL environment keeps its own way of
-    seeding.
+    Images are uint8, or float in [0, 1], of the layout [H, W], [H, W, C] or [C, H, W] with C one of 1, 3 and 4, and H
+    and W at least 12: less is a board or a grid of symbols. An image of another dtype or range than the environment
+    declares is refused when it comes. Each action is repeated inside the given environment: one picture is drawn per
+    agent step. After ``env.set_seed(s)``, the next ``env.reset()`` of a Gymnasium environment is ``reset(seed=s)``; a
+    TorchRL environment keeps its own way of seeding.
 
     Writes "pixels" uint8 [C * num_frames, H, W], the last ``num_frames`` frames, oldest first (at a reset all are the
     first frame); "reward" float32 [1], the sum over the repeats; "done", "terminated" and "truncated" bool [1], as the
@@ -61,12 +64,14 @@ def make_pixel_env(
             ("rgb_array"), not its observation. Defaults to False.
         categorical_actions (bool): Whether discrete actions of a Gymnasium environment are numbers, int64 [], as
             :class:`~mcurl_torchrl.CategoricalDQNLoss` takes them, instead of one-hot. Defaults to False.
+        env_kwargs (mapping, optional): Keyword arguments of ``gymnasium.make``, for an id. Defaults to none.
         seed (int): The seed of the first episodes. Defaults to 0.
 
     Raises:
         ImportError: if an id is given and Gymnasium is not installed.
         TypeError: if ``env`` is of another type, or if a count is not a whole number.
-        ValueError: if there is no such id, no such image, no picture to draw, or if a count is below 1.
+        ValueError: if there is no such id, no such image, no picture to draw, if actions are of several parts (a Dict),
+            or if a count is below 1.
 
     Examples:
         >>> import gymnasium
@@ -93,6 +98,10 @@ def make_pixel_env(
     if isinstance(env, EnvBase):
         if render:
             raise ValueError("render=True is for Gymnasium environments; a TorchRL environment shows its own images")
+        if env_kwargs:
+            raise ValueError(f"env_kwargs={dict(env_kwargs)} are for gymnasium.make; this environment is made already")
+        if len(env.action_keys) != 1:
+            raise ValueError(f"the environment takes the actions {env.action_keys}; exactly one is needed")
         base, image_key = env, _image_key(env, pixels_key)
         if action_repeat > 1 and env.batch_size:
             raise ValueError(
@@ -102,12 +111,13 @@ def make_pixel_env(
         repeat = [_RepeatAction(action_repeat)] if action_repeat > 1 else []
     else:
         base, image_key, repeat = (
-            _wrap_gymnasium(env, action_repeat, pixels_key, render, categorical_actions),
+            _wrap_gymnasium(env, action_repeat, pixels_key, render, categorical_actions, env_kwargs or {}),
             "pixels",
             [],
         )
-    image_shape = base.observation_spec[image_key].shape[base.batch_dims :]
-    to_frames = ToFrames(image_key, image_shape, image_size)
+    image_spec = base.observation_spec[image_key]
+    dtype = str(image_spec.dtype).removeprefix("torch.")
+    to_frames = ToFrames(image_key, image_spec.shape[base.batch_dims :], image_size, dtype)
     stack = _StackNewest(num_frames, base.batch_size)
     transform = Compose(*repeat, *_float_transforms(base), to_frames, stack)
     # TorchRL would unwrap a given TransformedEnv, and its action transforms would then act once more at each repeat.
@@ -167,28 +177,44 @@ class _StackNewest(Transform):
 
 
 def _wrap_gymnasium(
-    env: str | gymnasium.Env, action_repeat: int, pixels_key: NestedKey | None, render: bool, categorical_actions: bool
+    env: str | gymnasium.Env,
+    action_repeat: int,
+    pixels_key: NestedKey | None,
+    render: bool,
+    categorical_actions: bool,
+    env_kwargs: Mapping[str, Any],
 ) -> EnvBase:
     if importlib.util.find_spec("gymnasium") is None:
         raise ImportError("make_pixel_env needs Gymnasium for this: pip install gymnasium")
     import gymnasium
 
     if isinstance(env, str):
-        env = _make_registered(env, render)
+        env = _make_registered(env, render, env_kwargs)
+    elif env_kwargs:
+        raise ValueError(f"env_kwargs={dict(env_kwargs)} are for gymnasium.make; this environment is made already")
     if not isinstance(env, gymnasium.Env):
         raise TypeError(
             f"env is a {type(env).__name__}; it must be a Gymnasium id, a gymnasium.Env or a TorchRL EnvBase"
+        )
+    if isinstance(env.action_space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
+        raise ValueError(
+            f"the environment takes actions of several parts, {env.action_space}; one Box or Discrete space is needed: "
+            "put them into one Box with a gymnasium.ActionWrapper"
         )
     return _GymnasiumEnv(
         _OneImage(env, action_repeat, pixels_key, render), categorical_action_encoding=categorical_actions
     )
 
 
-def _make_registered(name: str, render: bool) -> gymnasium.Env:
+def _make_registered(name: str, render: bool, env_kwargs: Mapping[str, Any]) -> gymnasium.Env:
     import gymnasium
 
     try:
-        return gymnasium.make(name, render_mode="rgb_array") if render else gymnasium.make(name)
+        return gymnasium.make(name, **({"render_mode": "rgb_array"} if render else {}) | dict(env_kwargs))
+    except TypeError as error:
+        if not env_kwargs:
+            raise
+        raise ValueError(f"env_kwargs={dict(env_kwargs)} do not fit env={name!r}: {error}") from error
     except gymnasium.error.UnregisteredEnv as error:
         close = difflib.get_close_matches(name, gymnasium.registry)
         hint = f"did you mean one of {close}?" if close else "gymnasium.registry lists all that are"
@@ -234,6 +260,9 @@ class _OneImage:
             # One image without a name: a pixels_key matches no image.
             choose_image([None] if _is_image_space(image) else [], pixels_key, image)
         self.observation_space = spaces.Dict({"pixels": image})
+        self._declared = str(image.dtype)
+        key = "" if self._pixels_key is None else f" {self._pixels_key!r}"
+        self._name = "the picture of render()" if render else f"the observation{key}"
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode, with ``next_seed`` if it is set."""
@@ -256,7 +285,9 @@ class _OneImage:
             observation = self.env.render()
         elif self._pixels_key is not None:
             observation = observation[self._pixels_key]
-        return {"pixels": observation}
+        image = np.asarray(observation)
+        check_image(image, self._declared, self._name)
+        return {"pixels": image}
 
     def _drawn_space(self) -> Any:
         from gymnasium import spaces

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
@@ -12,9 +13,11 @@ from torch.nn import functional as F
 from torchrl.data import Bounded, Composite, TensorSpec
 from torchrl.envs.transforms import Transform
 
-__all__ = ["ToFrames", "choose_image", "is_image", "layout_of"]
+__all__ = ["ToFrames", "check_image", "choose_image", "is_image", "layout_of"]
 
 CHANNELS = (1, 3, 4)
+SMALLEST_SIDE = 12  # a board or a grid of symbols is smaller (MiniGrid's is 7 x 7); no encoder here sees less
+TOLERANCE = 1 / 255  # of float images: a rounding error may leave [0, 1], by less than one of 256 greys
 
 
 def layout_of(shape: Sequence[int]) -> str | None:
@@ -28,10 +31,31 @@ def layout_of(shape: Sequence[int]) -> str | None:
     return None
 
 
+def is_large_enough(shape: Sequence[int]) -> bool:
+    """Tells whether both sides of an image are at least as long as the smallest."""
+    sides = shape[1:] if layout_of(shape) == "CHW" else shape[:2]
+    return min(sides) >= SMALLEST_SIDE
+
+
 def is_image(shape: Sequence[int], dtype: str, low: float, high: float) -> bool:
-    """Tells whether arrays of this shape, dtype and range are images: uint8, or floats in [0, 1]."""
+    """Tells whether arrays of this shape, dtype and range are images: uint8, or floats in [0, 1]; not too small."""
     in_range = dtype == "uint8" or (dtype.startswith("float") and low >= 0 and high <= 1)
-    return in_range and layout_of(shape) is not None
+    return in_range and layout_of(shape) is not None and is_large_enough(shape)
+
+
+def check_image(image: np.ndarray | Tensor, declared: str, name: str) -> None:
+    """Refuses an image of another dtype than its environment declares, and floats outside of [0, 1].
+
+    A conversion would turn floats in [0, 1] into black uint8 images, without a word.
+    """
+    dtype = str(image.dtype).removeprefix("torch.")
+    as_declared = dtype == declared or (dtype.startswith("float") and declared.startswith("float"))
+    low, high = (0, 0) if dtype == "uint8" else (image.min().item(), image.max().item())
+    if as_declared and low >= -TOLERANCE and high <= 1 + TOLERANCE:
+        return
+    low, high = image.min().item(), image.max().item()
+    wanted = "uint8" if declared == "uint8" else f"{declared} in [0, 1]"
+    raise ValueError(f"{name} is declared {wanted}, but the environment returned {dtype} from {low:g} to {high:g}")
 
 
 def choose_image(images: Sequence[NestedKey], pixels_key: NestedKey | None, shown: object) -> NestedKey:
@@ -43,8 +67,9 @@ def choose_image(images: Sequence[NestedKey], pixels_key: NestedKey | None, show
     wanted = "exactly one image" if pixels_key is None else f"an image under pixels_key={pixels_key!r}"
     raise ValueError(
         f"the environment shows {shown}; {wanted} is needed, the images are {list(images)}. An image is uint8, or "
-        "float in [0, 1], of shape [H, W], [H, W, C] or [C, H, W] with C one of 1, 3, 4. Choose one of several images "
-        "with pixels_key, or the drawing of a Gymnasium environment with render=True"
+        "float in [0, 1], of shape [H, W], [H, W, C] or [C, H, W] with C one of 1, 3, 4, and H and W at least "
+        f"{SMALLEST_SIDE}: less is a board or a grid of symbols, not an image. Choose one of several images with "
+        "pixels_key, or the drawing of a Gymnasium environment with render=True"
     )
 
 
@@ -54,17 +79,23 @@ class ToFrames(Transform):
     Args:
         in_key (NestedKey): The key of the image.
         image_shape (sequence of int): The image's shape, without batch dimensions; it tells the layout.
+        dtype (str, optional): The declared dtype; other images are refused. Defaults to None: not checked.
         image_size (int, optional): Height and width, reached by antialiased bilinear interpolation. Defaults to the
             image's own.
     """
 
-    def __init__(self, in_key: NestedKey, image_shape: Sequence[int], image_size: int | None = None) -> None:
+    def __init__(
+        self, in_key: NestedKey, image_shape: Sequence[int], image_size: int | None = None, dtype: str | None = None
+    ) -> None:
         super().__init__(in_keys=[in_key], out_keys=["pixels"])
+        self._declared = dtype
         self._layout = layout_of(image_shape)
         self._size = None if image_size is None else (image_size, image_size)
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         image = next_tensordict.get(self.in_keys[0])
+        if self._declared is not None:
+            check_image(image, self._declared, f"the image {self.in_keys[0]!r}")
         if self.in_keys[0] != "pixels":
             next_tensordict.del_(self.in_keys[0])
         return next_tensordict.set("pixels", self._apply_transform(image))

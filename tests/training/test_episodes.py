@@ -20,7 +20,7 @@ from mcurl_torchrl.training import (
 class Walk(gymnasium.Env):
     """A random walk, drawn as a grey level; chance comes from the environment's own generator, or from elsewhere."""
 
-    observation_space = gymnasium.spaces.Box(0, 255, (4, 4, 3), np.uint8)
+    observation_space = gymnasium.spaces.Box(0, 255, (12, 12, 3), np.uint8)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
     def __init__(self, *, length: int = 10, raise_at: int | None = None, chance: np.random.Generator | None = None):
@@ -39,7 +39,7 @@ class Walk(gymnasium.Env):
         return self._image(), self.place / 100, False, self.steps == self.length, {}
 
     def _image(self):
-        return np.full((4, 4, 3), self.place % 256, np.uint8)
+        return np.full((12, 12, 3), self.place % 256, np.uint8)
 
 
 def make_stream(seed: int = 1, **settings) -> EpisodeStream:

@@ -35,7 +35,7 @@ NUM_ACTIONS = 3
 class Game(gymnasium.Env):
     """Rewards depend on the place and the action; how long an episode takes is drawn at its start."""
 
-    observation_space = gymnasium.spaces.Box(0, 255, (4, 4, 3), np.uint8)
+    observation_space = gymnasium.spaces.Box(0, 255, (12, 12, 3), np.uint8)
     action_space = gymnasium.spaces.Discrete(NUM_ACTIONS)
 
     def __init__(self, *, raise_at: int | None = None) -> None:
@@ -56,7 +56,7 @@ class Game(gymnasium.Env):
         return self._image(), self.place / 100 * int(action), False, self.steps == self.length, {}
 
     def _image(self):
-        return np.full((4, 4, 3), self.place % 256, np.uint8)
+        return np.full((12, 12, 3), self.place % 256, np.uint8)
 
 
 def make_one_hot() -> EnvBase:
