@@ -4,9 +4,10 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BIN := .venv/bin
 READY := .venv/.stamp
+DOCS_READY := .venv/.docs-stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint type test test-slow mutants demo bench clean
+.PHONY: help setup lint type docs docs-serve test test-slow mutants demo bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -30,6 +31,16 @@ lint: $(READY)  ## ruff: rules and format
 
 type: $(READY)  ## mypy
 	$(BIN)/mypy mcurl_torchrl
+
+docs: $(DOCS_READY)  ## the documentation site in build/docs/site; a warning or a dead link is an error
+	$(BIN)/python scripts/build_docs.py
+
+docs-serve: $(DOCS_READY)  ## the same at localhost:8000, made again whenever a page changes
+	$(BIN)/python scripts/build_docs.py --serve
+
+$(DOCS_READY): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
 
 test: $(READY)  ## the fast tests and the docstrings' examples (PYTEST_ARGS="-k crop" picks)
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --doctest-modules mcurl_torchrl tests --durations=10 $(PYTEST_ARGS)

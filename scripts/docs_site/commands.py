@@ -1,0 +1,52 @@
+"""The reference of the command lines: the scripts of recipes/, from what they say of themselves."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from docs_site.settings import RECIPES, Key, sections, table
+
+# The dataclass with the options of a script, where it takes few; the others take all settings of a recipe.
+OPTIONS = {
+    "evaluate": (RECIPES / "schema.py", "EvaluateConfig"),
+    "report": (RECIPES / "schema.py", "ReportConfig"),
+    "suite": (RECIPES / "suite.py", "Options"),
+}
+
+
+def scripts() -> list[Path]:
+    """The files of recipes/ that are programs."""
+    return [file for file in sorted(RECIPES.glob("*.py")) if '__name__ == "__main__"' in file.read_text("utf-8")]
+
+
+def page() -> str:
+    """The page of all programs."""
+    lines = ["# Command lines", "", "Options are written `key=value`, without dashes. Give them in any order.", ""]
+    for file in scripts():
+        lines += [f"## `{file.name}`", "", *describe(file), ""]
+    return "\n".join(lines)
+
+
+def describe(file: Path) -> list[str]:
+    """What a script says of itself, and its options."""
+    said = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    lines = [as_markdown(said), ""]
+    if file.stem in OPTIONS:
+        return [*lines, *table(options(file.stem))]
+    return [*lines, "Takes all [settings](settings.md), `-m` for sweeps, and Hydra's own flags: `--help`, `--cfg job`."]
+
+
+def options(script: str) -> list[Key]:
+    file, name = OPTIONS[script]
+    return sections(file)[name][1]
+
+
+def as_markdown(docstring: str) -> str:
+    """A docstring in which indented commands become blocks."""
+    return re.sub(r"(?m)(?:^ {4}\S.*\n?)+", lambda block: f"```bash\n{dedent(block[0])}\n```\n", docstring)
+
+
+def dedent(text: str) -> str:
+    return re.sub(r"(?m)^ {4}", "", text).rstrip()

@@ -1,0 +1,96 @@
+"""All pages in one folder, as the generator wants them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from docs_site import api, commands, results, settings
+
+REPO = Path(__file__).resolve().parents[2]
+RESULTS = PurePosixPath("benchmarks/results")
+# Code is left as it is: what looks like a link there is none.
+CODE_OR_LINK = re.compile(
+    r"^(?P<fence> *(?:```|~~~)).*?^(?P=fence)[^\n]*$|`[^`\n]+`|(?P<before>\]\()(?P<target>[^)\s]+)(?P<after>[^)\n]*\))",
+    re.DOTALL | re.MULTILINE,
+)
+# Pages that no file of docs/ holds, by their place in the site.
+GENERATED: dict[str, Callable[[], str]] = {
+    **{f"reference/{name}.md": page for name, page in api.pages().items()},
+    "reference/settings.md": settings.page,
+    "reference/commands.md": commands.page,
+    "results/index.md": results.page,
+}
+
+
+def assemble(folder: Path) -> None:
+    """Fills the folder with all pages and what they show."""
+    shutil.rmtree(folder, ignore_errors=True)
+    waiting = [path.relative_to(REPO).as_posix() for path in sorted((REPO / "docs").rglob("*")) if path.is_file()]
+    waiting += results.files()
+    done = set()
+    while waiting:
+        source = waiting.pop()
+        if source in done or not (REPO / source).is_file():
+            continue
+        done.add(source)
+        target = folder / place(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.endswith(".md"):
+            text = (REPO / source).read_text(encoding="utf-8")
+            target.write_text(move_links(text, source), encoding="utf-8")
+            waiting += linked_files(text, source)
+        else:
+            shutil.copy(REPO / source, target)
+    for name, page in GENERATED.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(page(), encoding="utf-8")
+
+
+def place(source: str) -> str:
+    """Where a file of the repository is in the site: docs/ is its root, and results have a folder."""
+    path = PurePosixPath(source)
+    if path.is_relative_to("docs"):
+        return str(path.relative_to("docs"))
+    if path.is_relative_to(RESULTS):
+        inside = path.relative_to(RESULTS)
+        if inside.name in results.PAGES:  # of which a folder has one that is shown
+            inside = inside.with_name("index.md")
+        return str(PurePosixPath("results") / inside)
+    return str(PurePosixPath("repository") / path)
+
+
+def move_links(text: str, source: str) -> str:
+    """Rewrites the links of a page to where the files are in the site."""
+    here = PurePosixPath(place(source)).parent
+
+    def moved(match: re.Match[str]) -> str:
+        if match["target"] is None:
+            return match[0]
+        file, mark, anchor = match["target"].partition("#")
+        inside = file_of(file, source)
+        if inside is None:
+            return match[0]
+        return f"{match['before']}{os.path.relpath(place(inside), here)}{mark}{anchor}{match['after']}"
+
+    return CODE_OR_LINK.sub(moved, text)
+
+
+def linked_files(text: str, source: str) -> list[str]:
+    """The files of the repository that a page links to."""
+    targets = [match["target"].partition("#")[0] for match in CODE_OR_LINK.finditer(text) if match["target"]]
+    return [inside for target in targets if (inside := file_of(target, source)) is not None]
+
+
+def file_of(target: str, source: str) -> str | None:
+    """The file that a link means, from the repository's root; None for addresses and links within a page.
+
+    A page of docs/ may link to a generated page: that has its place in the site, and in docs/ only a name.
+    """
+    if not target or re.match(r"[a-z]+:", target):
+        return None
+    inside = os.path.normpath(PurePosixPath(source).parent / target)
+    return None if inside.startswith("..") else inside

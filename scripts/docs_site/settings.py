@@ -1,0 +1,185 @@
+"""The reference of the settings: every key with its type, its default and the comment beside it.
+
+All of it is read from recipes/schema.py and recipes/conf/, so it cannot be out of date.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+CONF = RECIPES / "conf"
+TOP = "RecipeConfig"
+BLANK = "–"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One setting."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+
+
+def sections(file: Path = RECIPES / "schema.py") -> dict[str, tuple[str, list[Key]]]:
+    """The dataclasses of a file: what each is, and its keys."""
+    text = file.read_text(encoding="utf-8")
+    comments = {number: comment(line) for number, line in enumerate(text.splitlines(), 1)}
+    return {
+        node.name: (ast.get_docstring(node) or "", [key_of(field, text, comments) for field in fields(node)])
+        for node in ast.parse(text).body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
+    return [item for item in node.body if isinstance(item, ast.AnnAssign)]
+
+
+def key_of(field: ast.AnnAssign, text: str, comments: dict[int, str]) -> Key:
+    kind, default = ast.unparse(field.annotation), field.value
+    if called(default) == "choice":  # one of several words, the first unless another is named
+        words = [ast.unparse(word) for word in default.args]
+        kind = " | ".join(map(ast.literal_eval, words))
+        default = next((keyword.value for keyword in default.keywords if keyword.arg == "default"), default.args[0])
+    return Key(ast.unparse(field.target), kind, plain(default, text), comments[field.end_lineno or field.lineno])
+
+
+def called(value: ast.expr | None) -> str:
+    return ast.unparse(value.func) if isinstance(value, ast.Call) else ""
+
+
+def plain(default: ast.expr | None, text: str) -> str:
+    """A default as a YAML would have it; empty for a section."""
+    if default is None:
+        return ""
+    if called(default) == "field":
+        made = next((keyword.value for keyword in default.keywords if keyword.arg == "default_factory"), None)
+        return ast.unparse(made.body) if isinstance(made, ast.Lambda) else ""
+    written = ast.get_source_segment(text, default) or ""
+    names = {"MISSING": "(must be set)", "None": "null", "True": "true", "False": "false"}
+    return names.get(written, written.strip('"'))
+
+
+def comment(line: str) -> str:
+    """What stands behind the last # of a line of Python or YAML; the meaning of a key."""
+    found = re.search(r"(?:^|\s)#\s*(.+)$", line)
+    return found[1].strip() if found else ""
+
+
+def table(keys: list[Key], prefix: str = "", *, types: bool = True) -> list[str]:
+    """Rows of Markdown, one for each key."""
+    head = ["key", *(["type"] if types else []), "default", "meaning"]
+    rows = [
+        [f"`{prefix}{key.name}`", *([code(key.type)] if types else []), code(key.default), key.meaning] for key in keys
+    ]
+    return [row(head), row(["---"] * len(head)), *(row(cells) for cells in rows)]
+
+
+def row(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def code(text: str) -> str:
+    return f"`{text.replace(' | ', ' or ')}`" if text else BLANK  # a bar would end the cell
+
+
+def page() -> str:
+    """The page of all settings."""
+    classes = sections()
+    recipes = {name: keys for name, (_, keys) in classes.items() if name.endswith(TOP)}
+    lines = [INTRODUCTION]
+    for recipe, keys in recipes.items():
+        own = [key for key in keys if key.type not in classes]
+        name = recipe.removesuffix(TOP).lower()
+        lines += ["", f"## Only `{name}`" if name else "## Every recipe", "", *table(own)]
+    groups_of_keys = {key.name: key.type for keys in recipes.values() for key in keys if key.type in classes}
+    for name, kind in groups_of_keys.items():
+        said, keys = classes[kind]
+        lines += ["", f"## `{name}.`", "", said, "", *nested_table(name, keys, classes)]
+    return "\n".join([*lines, "", *objectives(), *groups(), ""])
+
+
+def nested_table(name: str, keys: list[Key], classes: dict[str, tuple[str, list[Key]]]) -> list[str]:
+    inner = [key for key in keys if key.type in classes]
+    lines = table([key for key in keys if key not in inner], f"{name}.")
+    for key in inner:
+        said, below = classes[key.type]
+        lines += ["", said, "", *table(below, f"{name}.{key.name}.")]
+    return lines
+
+
+def objectives() -> list[str]:
+    """The auxiliary tasks: the keys of `objective.` are those of the chosen file."""
+    lines = ["## `objective.`", "", "The keys of the auxiliary task are those of the chosen file: `objective=mcurl`, "]
+    lines += ["or `algo=mcurl`, which chooses it. A file that builds on another has its keys, too.", ""]
+    for file in sorted((CONF / "shared" / "objective").glob("*.yaml")):
+        text = file.read_text(encoding="utf-8")
+        lines += [f"### `objective={file.stem}`", "", first_comment(text), "", *base_of(text)]
+        lines += [*table(yaml_keys(text), "objective.", types=False), ""]
+    return lines
+
+
+def base_of(text: str) -> list[str]:
+    base = re.search(r"^defaults: \[(\w+)\]", text, re.MULTILINE)
+    return [f"All of `objective={base[1]}`, with:", ""] if base else []
+
+
+def yaml_keys(text: str) -> list[Key]:
+    """The keys of a flat YAML with the comments beside them."""
+    found = []
+    for line in text.splitlines():
+        match = re.match(r"(\w+): +(.+?)(?:\s+#.*)?$", line)
+        if match and match[1] != "defaults":
+            found.append(Key(match[1], "", match[2], comment(line)))
+    return found
+
+
+def first_comment(text: str) -> str:
+    """What a YAML says of itself: the comment lines at its beginning, without Hydra's own."""
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        if "@package" not in line:
+            lines.append(line.lstrip("# "))
+    return re.sub(r"(https?://\S+)", r"<\1>", " ".join(lines))
+
+
+def groups() -> list[str]:
+    """The files behind `preset=`, `reference=`, `algo=` and `env=`, and what each sets."""
+    lines = ["## Groups", "", "One word chooses a file, which sets several keys.", ""]
+    for group in ("preset", "reference", "algo"):
+        for file in sorted(CONF.glob(f"*/{group}/*.yaml")):
+            text = file.read_text(encoding="utf-8")
+            lines += [f"### `{group}={file.stem}` ({file.parent.parent.name})", "", first_comment(text), ""]
+            lines += ["```yaml", body(text), "```", ""]
+    names = [f"`{file.stem}`" for file in sorted((CONF / "shared" / "env").glob("*.yaml"))]
+    return [*lines, "### `env=`", "", ", ".join(names) + "."]
+
+
+def body(text: str) -> str:
+    """A YAML without the comment at its beginning."""
+    lines = text.splitlines()
+    while lines and lines[0].startswith("#"):
+        lines.pop(0)
+    return "\n".join(lines).strip()
+
+
+INTRODUCTION = """# Settings
+
+Every key that a recipe knows, with its type, its default and its meaning. A command line sets a key by its whole name:
+
+```bash
+python recipes/sac_mcurl.py env=walker-walk preset=cpu sac.gamma=0.98 objective.mask_ratio=0.3
+```
+
+Defaults are the published settings. `env_steps` are simulator steps (agent steps times action repeat), `agent_steps`
+are decisions, `updates` are gradient updates. A key, a value or a name that does not exist is refused with those that
+are close; `--cfg job --resolve` prints what a command would run with.
+"""

@@ -1,0 +1,151 @@
+"""The documentation site: what its generated pages hold, and that its check of links sees what is wrong.
+
+`make docs` builds it, with every warning as an error; these tests need none of its packages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from recipes import schema
+
+REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO / "scripts"))
+
+from docs_site import api, commands, links, pages, settings  # noqa: E402
+
+FOLDERS = ["", *sorted(path.parent.name for path in (REPO / "mcurl_torchrl").glob("*/__init__.py"))]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs")
+    pages.assemble(folder)
+    return folder
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_public_name_has_an_entry(folder: str, site: Path) -> None:
+    module = importlib.import_module(f"mcurl_torchrl.{folder}".rstrip("."))
+    shown = "\n".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.md"))
+    entries = set(re.findall(r"^::: (\S+)$", shown, re.MULTILINE))
+    listed = {f"mcurl_torchrl.{folder}.{name}" for name in module.__all__} if folder else set()
+    assert listed <= entries
+    assert {name for name in module.__all__ if f"`{name}`][mcurl_torchrl." not in shown and not folder} == set()
+
+
+def keys(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The keys of a config with their defaults, at any depth."""
+    for key in dataclasses.fields(kind):
+        value = key.default
+        if value is dataclasses.MISSING:
+            value = key.default_factory()
+        if dataclasses.is_dataclass(value):
+            yield from keys(type(value), f"{prefix}{key.name}.")
+        else:
+            yield f"{prefix}{key.name}", value
+
+
+@pytest.mark.parametrize("config", [name for name in vars(schema) if name.endswith("RecipeConfig")])
+def test_every_key_is_on_the_page_of_settings(config: str, site: Path) -> None:
+    page = (site / "reference" / "settings.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| `[^`]+` \| (\S.*?) \| .*\|$", page, re.MULTILINE))
+    for key, default in keys(getattr(schema, config)):
+        assert key in rows
+        if isinstance(default, float) and key not in ("total_env_steps", "recipe"):
+            assert float(rows[key].strip("`")) == default
+
+
+def test_every_key_of_an_objective_is_on_the_page_of_settings(site: Path) -> None:
+    page = (site / "reference" / "settings.md").read_text(encoding="utf-8")
+    for file in (REPO / "recipes" / "conf" / "shared" / "objective").glob("*.yaml"):
+        part = page.split(f"### `objective={file.stem}`\n")[1].split("\n###")[0]
+        listed = set(re.findall(r"^\| `objective\.(\w+)` ", part, re.MULTILINE))
+        assert listed == set(yaml.safe_load(file.read_text(encoding="utf-8"))) - {"defaults"}
+
+
+def test_every_program_is_on_the_page_of_command_lines(site: Path) -> None:
+    page = (site / "reference" / "commands.md").read_text(encoding="utf-8")
+    programs = {file.name for file in commands.scripts()}
+    assert {"sac_mcurl.py", "rainbow_mcurl.py", "evaluate.py", "suite.py", "report.py"} <= programs
+    assert set(re.findall(r"^## `(\S+)`$", page, re.MULTILINE)) == programs
+    assert all(key.meaning for key in commands.options("suite"))
+
+
+def test_a_choice_is_shown_with_its_words(tmp_path: Path) -> None:
+    file = tmp_path / "schema.py"
+    file.write_text(
+        'class Config:\n    """What it is."""\n\n'
+        '    loss: str = choice("alpha", "log_alpha")  # of the coefficient\n'
+        '    backend: str = choice("dmc", "gym", default=MISSING)\n'
+        "    order: list[str] = field(default_factory=lambda: ['a', 'b'])\n"
+        "    clip: float | None = None  # null: none # really\n",
+        encoding="utf-8",
+    )
+    assert settings.sections(file) == {
+        "Config": (
+            "What it is.",
+            [
+                settings.Key("loss", "alpha | log_alpha", "alpha", "of the coefficient"),
+                settings.Key("backend", "dmc | gym", "(must be set)", ""),
+                settings.Key("order", "list[str]", "['a', 'b']", ""),
+                settings.Key("clip", "float | None", "null", "null: none # really"),
+            ],
+        )
+    }
+
+
+def test_links_out_of_docs_lead_to_copies(site: Path) -> None:
+    """Each link of each page to a file leads to one that is there: also those to benchmarks/ and to README.md."""
+    for page in site.rglob("*.md"):
+        text = re.sub(r"(?ms)^ *```.*?^ *```$|`[^`\n]+`", "", page.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\(([^)#\s]+)", text):
+            if not re.match(r"[a-z]+:", target):
+                assert (page.parent / target).is_file(), f"{page.relative_to(site)}: {target}"
+
+
+def test_code_keeps_what_looks_like_a_link() -> None:
+    text = "[a](b.md) `[a](b.md)`\n```\n[a](b.md)\n```\n"
+    assert pages.move_links(text, "benchmarks/results/x/README.md").split("\n") == [
+        "[a](b.md) `[a](b.md)`", "```", "[a](b.md)", "```", ""
+    ]  # fmt: skip
+    assert pages.move_links("[a](../b.md#c)", "docs/x.md") == "[a](repository/b.md#c)"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('<a href="two.html">', []),
+        ('<a href="two.html#there">', []),
+        ('<a href="https://example.org/x">', []),
+        ('<a href="three.html">', ["one.html: 'three.html': there is no such file"]),
+        ('<a href="two.html#here">', ["one.html: 'two.html#here': there is no such place on the page"]),
+        ('<a href="#here">', ["one.html: '#here': there is no such place on the page"]),
+        ('<img src="x.png">', ["one.html: 'x.png': there is no such file"]),
+        (
+            '<script src="https://cdn.example.org/x.js"></script>',
+            ["one.html: loads https://cdn.example.org/x.js from elsewhere"],
+        ),
+        (
+            '<link rel="stylesheet" href="//fonts.example.org/x.css">',
+            ["one.html: loads //fonts.example.org/x.css from elsewhere"],
+        ),
+    ],
+)
+def test_the_check_of_links_sees(body: str, said: list[str], tmp_path: Path) -> None:
+    (tmp_path / "one.html").write_text(body, encoding="utf-8")
+    (tmp_path / "two.html").write_text('<h1 id="there"></h1>', encoding="utf-8")
+    assert links.problems(tmp_path) == said
+
+
+def test_the_reference_has_the_folders_of_the_package() -> None:
+    assert ["", *sorted(api.folders())] == FOLDERS
