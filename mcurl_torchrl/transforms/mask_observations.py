@@ -115,7 +115,7 @@ class MaskObservations(RandomTransform):
         if len(replaced):
             hidden[replaced] = self._replacements(images, replaced, lead)
         for key, value in zip(self.out_keys, (hidden, masked, zeroed), strict=True):
-            tensordict.set(key, value.view(*lead, *value.shape[1:]))
+            tensordict.set(key, value.view((*lead, *value.shape[1:])))
         return tensordict
 
     def _replacements(self, images: Tensor, replaced: Tensor, lead: torch.Size) -> Tensor:
