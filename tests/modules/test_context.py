@@ -114,3 +114,16 @@ def test_bad_input() -> None:
         ContextTransformer(50, num_layers=0)
     with pytest.raises(ValueError, match=r"latents must be \[\*, T, 50\]; got \(4, 8, 49\)"):
         ContextTransformer(50)(torch.zeros(4, 8, 49))
+
+
+def test_padding_changes_nothing_for_the_others() -> None:
+    context = ContextTransformer(8, num_heads=2, dropout=0.0)
+    latents = torch.randn(3, 6, 8)
+    lengths = torch.tensor([6, 4, 0])
+    valid = torch.arange(6) < lengths[:, None]
+    found = context(latents, valid=valid)
+    assert found.isfinite().all()
+    for number, length in enumerate(lengths.tolist()):
+        if length:
+            torch.testing.assert_close(found[number, :length], context(latents[number : number + 1, :length])[0])
+    torch.testing.assert_close(context(latents, valid=torch.ones(3, 6, dtype=torch.bool)), context(latents))

@@ -75,3 +75,47 @@ def test_bad_input():
         make_sac().critic_loss(make_batch().exclude("pixels"))
     with pytest.raises(KeyError, match="LatentSAC needs .*'reward'"):
         make_sac().critic_loss(make_batch().exclude(("next", "reward")))
+
+
+class TestWeightsAndMasks:
+    def losses(self, sac: LatentSAC, batch: TensorDict) -> dict[str, torch.Tensor]:
+        torch.manual_seed(4)  # the actions of the targets and of the actor are drawn
+        critic = sac.critic_loss(batch)
+        torch.manual_seed(5)
+        return {"loss_qvalue": critic["loss_qvalue"], **sac.actor_loss(batch)}
+
+    def each(self, sac: LatentSAC, batch: TensorDict) -> dict[str, torch.Tensor]:
+        """The losses of each sample: those of the batch in which all others have weight 0, times the batch size."""
+        count = len(batch)
+        found = [
+            self.losses(sac, batch.copy().set("priority_weight", torch.eye(count)[number])) for number in range(count)
+        ]
+        names = ("loss_qvalue", "loss_actor", "loss_alpha")
+        return {name: count * torch.stack([one[name].detach() for one in found]) for name in names}
+
+    def test_importance_weights(self):
+        sac, batch = make_sac(), make_batch()
+        each, plain = self.each(sac, batch), self.losses(sac, batch)
+        for weight in (torch.rand(5), torch.rand(5, 1), torch.zeros(5)):
+            found = self.losses(sac, batch.copy().set("priority_weight", weight))
+            for name, losses in each.items():
+                torch.testing.assert_close(plain[name], losses.mean())
+                torch.testing.assert_close(found[name], (weight.flatten() * losses).mean())
+            for name in ("alpha", "entropy", "q_mean"):  # what is reported is about the batch as it was drawn
+                torch.testing.assert_close(found[name], plain[name])
+
+    @pytest.mark.parametrize("alpha_loss", ["alpha", "log_alpha"])
+    def test_padding_does_not_count(self, alpha_loss: str):
+        sac, batch = make_sac(alpha_loss=alpha_loss), make_batch()
+        each = self.each(sac, batch)
+        valid = torch.tensor([True, False, True, True, False])
+        masked = batch.copy().set(("collector", "mask"), valid.unsqueeze(-1))
+        found = self.losses(sac, masked)
+        for name, losses in each.items():
+            torch.testing.assert_close(found[name], losses[valid].mean())
+        sac.sac.loss_mask_key = None
+        torch.testing.assert_close(self.losses(sac, masked)["q_mean"], self.losses(sac, batch)["q_mean"])
+
+    def test_another_shape_is_refused(self):
+        with pytest.raises(ValueError, match=r"'priority_weight' must be \[5\]; got \[4\]"):
+            make_sac().critic_loss(make_batch().clone().auto_batch_size_(0).set("priority_weight", torch.ones(4)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 
 import pytest
@@ -11,13 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from tensordict import TensorDict
-from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
-from torchrl.envs import Compose, TransformedEnv
-from torchrl.envs.utils import check_env_specs
+from torchrl.envs import Compose
 
 from mcurl_torchrl import CenterCrop, RandomCrop, RandomShift
 from mcurl_torchrl.transforms import center_crop, crop, shift
-from tests.replay.test_collector import make_counting_env
 
 TRANSFORMS = [
     lambda **kw: RandomCrop(6, **kw),
@@ -189,38 +185,14 @@ def test_rectangles() -> None:
 
 
 @pytest.mark.parametrize("make", TRANSFORMS, ids=IDS)
-class TestContracts:
-    """What TorchRL asks of every transform."""
+class TestTensorsAndShapes:
+    """What is special to transforms of images; the rest of TorchRL's contract: tests/contract/test_transforms.py."""
 
     @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
     @pytest.mark.parametrize("lead", [(), (5,), (2, 3)])
     def test_a_tensor_alone(self, make, lead: tuple, dtype: torch.dtype) -> None:
         out = make()(torch.zeros(*lead, 3, 8, 8, dtype=dtype))
         assert out.shape[:-2] == (*lead, 3) and out.dtype == dtype
-
-    def test_in_a_replay_buffer(self, make) -> None:
-        transform = make(in_keys=[("obs", "image")], out_keys=[("views", "a")])
-        buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20), transform=transform, batch_size=7)
-        data = TensorDict({"obs": {"image": torch.randint(256, (20, 3, 8, 8), dtype=torch.uint8)}}, [20])
-        buffer.extend(data)
-        batch = buffer.sample()
-        assert batch["views", "a"].shape[:2] == (7, 3)
-        assert batch["obs", "image"].shape == (7, 3, 8, 8)
-
-    def test_in_an_environment(self, make) -> None:
-        env = TransformedEnv(make_counting_env(), make(in_keys=["pixels"], out_keys=["small"]))
-        check_env_specs(env)
-        rollout = env.rollout(5)
-        assert rollout["next", "small"].shape[1:] == env.observation_spec["small"].shape
-        assert rollout["small"].dtype == torch.uint8
-
-    @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x)), lambda x: x.clone()])
-    def test_copies(self, make, duplicate) -> None:
-        images = torch.randint(256, (50, 3, 8, 8), dtype=torch.uint8)
-        torch.manual_seed(0)
-        expected = make()(images)
-        torch.manual_seed(0)
-        assert torch.equal(duplicate(make())(images), expected)
 
     def test_missing_keys_and_shapes(self, make) -> None:
         name = type(make()).__name__
