@@ -259,8 +259,8 @@ MUTANTS = [
     Mutant(
         "crop offsets miss the last place",
         "transforms/crops.py",
-        "self._draw(side - self.size + 1, images, repeats) for side",
-        "self._draw(max(side - self.size, 1), images, repeats) for side",
+        "self._draw(side - kept + 1, images, repeats) for side",
+        "self._draw(max(side - kept, 1), images, repeats) for side",
         "tests/transforms/test_crops.py::TestRandomCrop::test_every_place_occurs_equally_often",
     ),
     Mutant(
@@ -273,13 +273,13 @@ MUTANTS = [
     Mutant(
         "a shift repeats what is below the border",
         "transforms/functional.py",
-        ".clamp_(0, size - 1)",
-        ".clamp_(0, size)",
+        ".clamp_(0, height - 1)",
+        ".clamp_(0, height)",
         "tests/transforms/test_crops.py::TestOneByOne::test_shift",
     ),
     Mutant(
         "a network does not get its own parameters back",
-        "objectives/encoding.py",
+        "objectives/parameters.py",
         "            place[name] = own\n",
         "            pass\n",
         "tests/objectives/test_encoding.py",
@@ -350,8 +350,8 @@ MUTANTS = [
     Mutant(
         "the shortcut takes the wrong latent",
         "objectives/masked_contrastive.py",
-        "place = torch.where(zeroed, len(shown), (~zeroed).cumsum(0) - 1)",
-        "place = torch.where(zeroed, len(shown), (~zeroed).cumsum(0)).clamp(max=len(shown))",
+        "place = torch.where(blank, len(shown), (~blank).cumsum(0) - 1)",
+        "place = torch.where(blank, len(shown), (~blank).cumsum(0)).clamp(max=len(shown))",
         GOLDEN,
     ),
     Mutant(
@@ -429,8 +429,8 @@ MUTANTS = [
     Mutant(
         "alpha's loss is linear in its logarithm",
         "objectives/latent_sac.py",
-        "(self.sac.log_alpha.exp() * -(log_prob",
-        "(self.sac.log_alpha * -(log_prob",
+        "self.sac.log_alpha.exp() * -(log_prob",
+        "self.sac.log_alpha * -(log_prob",
         "tests/objectives/test_latent_sac.py",  # Adam takes out the difference, so that no update shows it
     ),
     Mutant(
@@ -779,6 +779,62 @@ MUTANTS = [
         "intervals = _intervals([pairs], improvement, repetitions, seed, cells=cells)",
         "intervals = _intervals([x, y], probability_of_improvement, repetitions, seed, cells=cells)",
         f"{STATISTICS}::test_paired_seeds_are_drawn_together",
+    ),
+    Mutant(
+        "padding is a negative",
+        "objectives/functional.py",
+        "logits = logits.masked_fill(~(valid.unsqueeze(-2) | own), -torch.inf)",
+        "pass",
+        "tests/objectives/test_padding.py",
+    ),
+    Mutant(
+        "padding shows what was hidden",
+        "objectives/masked_contrastive.py",
+        "blank = ~valid if zeroed is None else zeroed | ~valid",
+        "query, blank = self._require_views(tensordict)[0], zeroed",
+        "tests/objectives/test_padding.py",
+    ),
+    Mutant(
+        "padding is context",
+        "objectives/masked_contrastive.py",
+        "if valid is not None and self._context_takes_valid else {}",
+        "if valid is None else {}",
+        "tests/objectives/test_padding.py",
+    ),
+    Mutant(
+        "padding counts in the loss of values",
+        "objectives/noisy_targets.py",
+        '"loss_value": reduce_masked(losses, valid, self.reduction),',
+        '"loss_value": reduce_masked(losses, None, self.reduction),',
+        "tests/contract/test_losses.py::TestPadding",
+    ),
+    Mutant(
+        "SAC drops its importance weights",
+        "objectives/latent_sac.py",
+        "losses = losses * weight.reshape(losses.shape)",
+        "pass",
+        "tests/objectives/test_latent_sac.py::TestWeightsAndMasks",
+    ),
+    Mutant(
+        "the slow copy follows too fast",
+        "objectives/target_loss.py",
+        "target.get(key).lerp_(parameter, tau)",
+        "target.get(key).lerp_(parameter, 1 - tau)",
+        "tests/contract/test_losses.py::TestTargets",
+    ),
+    Mutant(
+        "a reset leaves the slow copies as they were",
+        "objectives/target_loss.py",
+        "target.data.update_(self._online_params(name).data)",
+        "pass",
+        "tests/contract/test_losses.py::TestParameters",
+    ),
+    Mutant(
+        "a shared encoder is optimised twice",
+        "objectives/parameters.py",
+        "list(dict.fromkeys(value for values in lists for value in values if value.requires_grad))",
+        "[value for values in lists for value in values if value.requires_grad]",
+        "tests/objectives/test_parameters.py",
     ),
 ]
 
