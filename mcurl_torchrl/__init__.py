@@ -4,9 +4,10 @@ The paper: https://arxiv.org/abs/2010.07470. Importing this package loads no sim
 it.
 """
 
-from mcurl_torchrl.import_order import check_import_order
+from mcurl_torchrl.import_order import check_import_order, import_torchrl
 
 check_import_order()  # before the first import of TorchRL, which may not return
+import_torchrl()
 
 from mcurl_torchrl.envs import make_atari_env, make_dmc_env, make_pixel_env
 from mcurl_torchrl.modules import AtariEncoder, ContextTransformer, PixelEncoder

@@ -1,12 +1,38 @@
-"""Whether this process survives the import of TorchRL."""
+"""Whether this process survives the import of TorchRL, and what is wrong where it does not."""
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
+import os
 import sys
 
-__all__ = ["check_import_order"]
+__all__ = ["check_import_order", "import_torchrl"]
+
+
+def import_torchrl() -> None:
+    """Imports TorchRL's environments, and with them mujoco where it is installed.
+
+    With ``MUJOCO_GL`` set, mujoco loads that OpenGL at once; what it says where the library is missing names neither.
+
+    Raises:
+        ImportError: if mujoco cannot be imported with this ``MUJOCO_GL``; it names the choices.
+
+    Examples:
+        >>> from mcurl_torchrl.import_order import import_torchrl
+        >>> import_torchrl()
+    """
+    try:
+        importlib.import_module("torchrl.envs")
+    except (AttributeError, RuntimeError, OSError) as error:
+        if (backend := os.environ.get("MUJOCO_GL")) is None or importlib.util.find_spec("mujoco") is None:
+            raise
+        raise ImportError(
+            f"MUJOCO_GL={backend}: mujoco, which TorchRL imports, cannot load this OpenGL ({error}). Leave MUJOCO_GL "
+            "unset, and one that works here is chosen; or install it: on Debian and Ubuntu `apt install libosmesa6` "
+            "for osmesa, `apt install libegl1 libopengl0 libgl1-mesa-dri` for egl"
+        ) from None
 
 
 def check_import_order() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -21,11 +22,12 @@ READ_LATER = ("resume", "run")  # what a run directory holds is checked with the
 
 
 def answer_early(*, config_name: str, schema: type) -> None:
-    """Ends the program if it was asked for help, or if the command line cannot be run; says nothing else.
+    """Ends the program if it was asked for help, if the command line cannot be run, or if a library is missing.
 
     Scripts call it before their other imports. It is a convenience: ``launch`` checks all of it, too.
     """
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra hands its errors on; without, it prints tracebacks
+    program = Path(sys.argv[0]).name
     arguments, conf = sys.argv[1:], config_folder(config_name)
     try:
         if asks_for_information(arguments):
@@ -39,7 +41,11 @@ def answer_early(*, config_name: str, schema: type) -> None:
             if "env" in cfg:
                 check_env(cfg.env)
     except (BadCommand, ValueError, HydraException, OmegaConfBaseException, OSError) as error:
-        sys.exit(f"{Path(sys.argv[0]).name}: {in_a_sentence(error)}")
+        sys.exit(f"{program}: {in_a_sentence(error)}")
+    try:
+        importlib.import_module("mcurl_torchrl")  # before TorchRL itself, which does not say what is missing
+    except ImportError as error:
+        sys.exit(f"{program}: {error}")
 
 
 def can_be_composed(arguments: list[str], overrides: list[Override]) -> bool:

@@ -132,3 +132,13 @@ def test_what_does_not_crash_is_let_through(before: str, backend: str, triton: P
 def test_the_right_order_works_with_any_build_of_torch(first: str) -> None:
     done = python(f"import {first}\n{RENDERER_FIRST['dm_control']}\nimport mcurl_torchrl", backend="egl")
     assert done.returncode == 0, done.stderr
+
+
+def test_an_opengl_that_mujoco_cannot_load_is_named() -> None:
+    """Any machine lacks this one; where OSMesa is missing, MUJOCO_GL=osmesa ends in the same way."""
+    command = [sys.executable, "-c", "import mcurl_torchrl"]
+    done = subprocess.run(command, env={**os.environ, "MUJOCO_GL": "nosuchgl"}, capture_output=True, text=True)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and "During handling" not in done.stderr
+    assert last.startswith("ImportError: MUJOCO_GL=nosuchgl: mujoco, which TorchRL imports, cannot load this OpenGL")
+    assert "Leave MUJOCO_GL unset" in last

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchrl.modules import ProbabilisticActor, TanhNormal
 from torchrl.objectives import SACLoss, SoftUpdate
 
-from mcurl_torchrl.checks import check_choice, require
+from mcurl_torchrl.checks import check_choice, check_number, require
 from mcurl_torchrl.modules import GaussianPolicy, MomentumCopy, QHead
 from mcurl_torchrl.objectives.functional import reduce_masked
 from mcurl_torchrl.objectives.target_loss import valid_positions
@@ -91,6 +91,7 @@ class LatentSAC(nn.Module):
     ) -> None:
         super().__init__()
         self.alpha_loss = check_choice("alpha_loss", alpha_loss, ALPHA_LOSSES)
+        check_number("alpha_init", alpha_init, above=0)  # its logarithm is what is learned
         self.pixels_key = pixels_key
         self.policy = policy
         self.target_encoder = MomentumCopy(policy.encoder, tau=encoder_tau)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,7 +81,7 @@ class StepReader:
 
         Raises:
             KeyError: if a key is missing.
-            ValueError: if a shape or a dtype is wrong.
+            ValueError: if a shape or a dtype is wrong, or if a reward is not finite.
         """
         mask = data.get(_MASK_KEY, None)
         if mask is not None and not mask.all():
@@ -107,6 +108,9 @@ class StepReader:
             )
         if not values[REWARD_KEY].is_floating_point():
             raise ValueError(f"{REWARD_KEY!r} must be floating point; got {values[REWARD_KEY].dtype}")
+        if not values[REWARD_KEY].isfinite().all():  # it would spoil every later update
+            first = values[REWARD_KEY][~values[REWARD_KEY].isfinite()][0]
+            raise ValueError(f"{REWARD_KEY!r} must be finite; got {first.item()}")
         values[REWARD_KEY] = values[REWARD_KEY].flatten(1)[..., None]
 
         terminated = self._flag(TERMINATED_KEY, self._require(data, TERMINATED_KEY))
@@ -170,6 +174,8 @@ class StepReader:
             return None
         values = {key: data.get(key, None) for key in (self.action_key, *self.extra_keys, REWARD_KEY)}
         if not all(_is_like(value, columns[key], columns[key].shape[1:]) for key, value in values.items()):
+            return None
+        if not math.isfinite(values[REWARD_KEY]):
             return None
         return {self.pixels_key: newest, **values}, next_newest
 

@@ -78,3 +78,10 @@ def test_every_list_of_choices_has_the_default() -> None:
     listed = dict(choices_of(schema.SACRecipeConfig)) | dict(choices_of(schema.RainbowRecipeConfig))
     assert listed["env.interpolation"] == ("bilinear", "area") and listed["sac.alpha_loss"] == ("alpha", "log_alpha")
     assert schema.EnvConfig().observation == "pixels" and schema.RainbowConfig().architecture == "data_efficient"
+
+
+def test_a_missing_opengl_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "nosuchgl")
+    done = start(tmp_path, "sac_mcurl", "preset=smoke")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("sac_mcurl.py: MUJOCO_GL=nosuchgl: mujoco, which TorchRL imports, cannot load")
