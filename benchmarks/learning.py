@@ -1,13 +1,14 @@
 """Draws the learning curves that are kept under benchmarks/results: ``python benchmarks/learning.py [FOLDER...]``.
 
 A folder has a README.md with the commands, and of each run a sub-folder with its eval.csv, config.yaml and result.json.
-``--add RUN_DIR`` copies these of a finished run into the one folder that is named.
+There is a figure for each task. ``--add RUN_DIR`` copies these of a finished run into the one folder that is named.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
+from collections import defaultdict
 from pathlib import Path
 
 import yaml
@@ -20,19 +21,33 @@ KEPT = ("eval.csv", "metrics.csv", "config.yaml", "result.json")
 
 
 def draw(folder: Path) -> None:
-    curves, config = {}, {}
+    """Draws the runs of each task in one figure, and prints all of them."""
+    tasks = read_runs(folder)
+    if not tasks:
+        raise SystemExit(f"{folder} has no runs: no sub-folder with an eval.csv")
+    for task, runs in tasks.items():
+        curves = {label: points for label, (points, _) in runs.items()}
+        longest = max(env_steps for _, env_steps in runs.values())
+        picture = folder / ("curve.png" if len(tasks) == 1 else f"curve-{task}.png")
+        plot_learning_curve(curves, picture, title=task, reference=published_scores(task, longest))
+        for label, points in curves.items():
+            means = ", ".join(f"{steps // 1000}k: {sum(returns) / len(returns):.0f}" for steps, returns in points)
+            print(f"{folder.name}, {task}, {label}: {means}")
+
+
+def read_runs(folder: Path) -> dict[str, dict[str, tuple[list[tuple[int, list[float]]], int]]]:
+    """Reads the curve and the length in env steps of each run, by task and by label.
+
+    Runs of one algorithm and seed on one task, with other settings say, are told apart by their folders.
+    """
+    tasks: dict[str, dict[str, tuple[list[tuple[int, list[float]]], int]]] = defaultdict(dict)
     for run in sorted(path.parent for path in folder.glob("*/eval.csv")):
         config = yaml.safe_load((run / "config.yaml").read_text())
-        curves[f"{config['algo_name']}, seed {config['seed']}"] = read_evaluations(run / "eval.csv")
-    if not curves:
-        raise SystemExit(f"{folder} has no runs: no sub-folder with an eval.csv")
-    task = next(config["env"][key] for key in ("task", "game", "id") if config["env"].get(key))
-    plot_learning_curve(
-        curves, folder / "curve.png", title=task, reference=published_scores(task, config["total_env_steps"])
-    )
-    for label, points in curves.items():
-        means = ", ".join(f"{steps // 1000}k: {sum(returns) / len(returns):.0f}" for steps, returns in points)
-        print(f"{folder.name}, {label}: {means}")
+        task = next(config["env"][key] for key in ("task", "game", "id") if config["env"].get(key))
+        label = f"{config['algo_name']}, seed {config['seed']}"
+        label = f"{label}, {run.name}" if label in tasks[task] else label
+        tasks[task][label] = read_evaluations(run / "eval.csv"), config["total_env_steps"]
+    return tasks
 
 
 def main() -> None:
