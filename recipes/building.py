@@ -84,10 +84,11 @@ def check_actions(env: EnvBase, *, discrete: bool, recipe: str, other: str) -> N
         )
 
 
-def make_storage(replay: ReplayConfig, directory: Path) -> LazyTensorStorage:
+def make_storage(replay: ReplayConfig, directory: Path, *, ndim: int = 1) -> LazyTensorStorage:
+    """Makes the storage of a replay buffer: ``ndim=2`` for a batch of environments, which share the capacity."""
     if replay.memmap:
-        return LazyMemmapStorage(replay.capacity, scratch_dir=directory / "replay_storage")
-    return LazyTensorStorage(replay.capacity, device="cpu")
+        return LazyMemmapStorage(replay.capacity, scratch_dir=directory / "replay_storage", ndim=ndim)
+    return LazyTensorStorage(replay.capacity, device="cpu", ndim=ndim)
 
 
 # -- the auxiliary task ------------------------------------------------------------------------------------------------

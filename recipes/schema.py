@@ -116,6 +116,29 @@ class RainbowConfig:
 
 
 @dataclass
+class PPOConfig:
+    augmentation: str = "shift"  # of the auxiliary task's views: shift (CURL's) | none
+    architecture: str = "nature"  # of the encoder: data_efficient | nature
+    hidden_dim: int = 512
+    num_envs: int = 8
+    rollout_len: int = 128  # agent steps in each environment
+    epochs: int = 3
+    minibatch_size: int = 256
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip_epsilon: float = 0.1
+    critic_coeff: float = 1.0
+    entropy_coeff: float = 0.01
+    normalize_advantages: bool = True  # in each minibatch
+    lr: float = 2.5e-4
+    adam_eps: float = 1e-5
+    anneal: bool = True  # lr and clip_epsilon, linearly to 0
+    max_gradient_norm: float | None = 0.5  # null: no clipping
+    auxiliary_lr: float = 1e-4  # of the auxiliary task's own Adam: its networks and the encoder
+    auxiliary_batch_size: int = 128  # transitions of the replay, for tasks that take their views from a batch
+
+
+@dataclass
 class ReplayConfig:
     capacity: int = 100_000  # rows: an episode takes one more than its agent steps
     memmap: bool = False  # on disk, in the run directory, instead of in memory
@@ -186,6 +209,18 @@ class RainbowRecipeConfig(RecipeConfig):
 
 
 @dataclass
+class PPORecipeConfig(RecipeConfig):
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    evaluation: EvaluationConfig = field(
+        default_factory=lambda: EvaluationConfig(250_000, final_episodes=100, num_envs=10, epsilon=0.01)
+    )
+    checkpoint: CheckpointConfig = field(default_factory=lambda: CheckpointConfig(50_000))
+    logging: LoggingConfig = field(default_factory=lambda: LoggingConfig(10_000))
+    recipe: str = "ppo_mcurl"
+    total_env_steps: int = 10_000_000
+
+
+@dataclass
 class EvaluateConfig:
     run: str = MISSING  # a run directory
     which: str = "latest"  # latest | best | an agent step that has a checkpoint
@@ -235,6 +270,7 @@ OmegaConf.register_new_resolver("agent_steps", lambda env_steps, repeat: env_ste
 OmegaConf.register_new_resolver("multiply", lambda *factors: math.prod(factors), replace=True)
 ConfigStore.instance().store(name="sac_schema", node=SACRecipeConfig)
 ConfigStore.instance().store(name="rainbow_schema", node=RainbowRecipeConfig)
+ConfigStore.instance().store(name="ppo_schema", node=PPORecipeConfig)
 ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)
 ConfigStore.instance().store(name="report_schema", node=ReportConfig)
 # Every objective is an algorithm under its own name, unless recipes have files for it: then each of them has one.

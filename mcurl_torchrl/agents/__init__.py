@@ -3,7 +3,17 @@
 from mcurl_torchrl.agents.agent import Agent
 from mcurl_torchrl.agents.diagnostics import effective_rank, gradient_norm, latent_spread
 from mcurl_torchrl.agents.optimizing import optimize
+from mcurl_torchrl.agents.ppo import PPOAgent
 from mcurl_torchrl.agents.rainbow import RainbowAgent
 from mcurl_torchrl.agents.sac import SACAgent
 
-__all__ = ["Agent", "RainbowAgent", "SACAgent", "effective_rank", "gradient_norm", "latent_spread", "optimize"]
+__all__ = [
+    "Agent",
+    "PPOAgent",
+    "RainbowAgent",
+    "SACAgent",
+    "effective_rank",
+    "gradient_norm",
+    "latent_spread",
+    "optimize",
+]

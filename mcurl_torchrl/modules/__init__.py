@@ -7,6 +7,7 @@ from mcurl_torchrl.modules.gaussian_policy import GaussianPolicy
 from mcurl_torchrl.modules.heads import GaussianHead, LatentProjection, QHead
 from mcurl_torchrl.modules.momentum import MomentumCopy
 from mcurl_torchrl.modules.policy import Policy
+from mcurl_torchrl.modules.ppo_policy import PPOPolicy
 from mcurl_torchrl.modules.projections import CurlProjection, LinearProjection, ProjectedEncoder, project_encoder
 from mcurl_torchrl.modules.rainbow import RainbowNetwork, RainbowPolicy
 
@@ -21,6 +22,7 @@ __all__ = [
     "LinearProjection",
     "MomentumCopy",
     "NoisyLinear",
+    "PPOPolicy",
     "PixelEncoder",
     "Policy",
     "ProjectedEncoder",

@@ -10,10 +10,10 @@ from mcurl_torchrl.checks import check_count
 __all__ = ["GaussianHead", "LatentProjection", "QHead", "orthogonal_linear"]
 
 
-def orthogonal_linear(in_features: int, out_features: int) -> nn.Linear:
-    """Makes a linear layer with orthogonal weights and zero biases, as SAC from pixels starts."""
+def orthogonal_linear(in_features: int, out_features: int, gain: float = 1.0) -> nn.Linear:
+    """Makes a linear layer with orthogonal weights, times a gain, and zero biases, as SAC from pixels starts."""
     linear = nn.Linear(in_features, out_features)
-    nn.init.orthogonal_(linear.weight)
+    nn.init.orthogonal_(linear.weight, gain)
     nn.init.zeros_(linear.bias)
     return linear
 

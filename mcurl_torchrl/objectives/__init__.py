@@ -6,6 +6,7 @@ from mcurl_torchrl.objectives.contrastive import ContrastiveLoss
 from mcurl_torchrl.objectives.contrastive_task import ContrastiveTask
 from mcurl_torchrl.objectives.expected_dqn import ExpectedDQNLoss
 from mcurl_torchrl.objectives.functional import info_nce, masked_info_nce, reduce_masked
+from mcurl_torchrl.objectives.latent_ppo import LatentPPO
 from mcurl_torchrl.objectives.latent_sac import LatentSAC
 from mcurl_torchrl.objectives.masked_contrastive import MaskedContrastiveLoss
 from mcurl_torchrl.objectives.masked_contrastive_task import MaskedContrastiveTask
@@ -18,6 +19,7 @@ __all__ = [
     "ContrastiveLoss",
     "ContrastiveTask",
     "ExpectedDQNLoss",
+    "LatentPPO",
     "LatentSAC",
     "MaskedContrastiveLoss",
     "MaskedContrastiveTask",

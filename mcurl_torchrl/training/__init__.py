@@ -8,6 +8,7 @@ from mcurl_torchrl.training.episodes import EnvironmentFailed, EpisodeStream, Re
 from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluations
 from mcurl_torchrl.training.policies import FramePolicy, describe_policy, export_policy, load_policy
 from mcurl_torchrl.training.progress import Progress
+from mcurl_torchrl.training.rollouts import EpisodeStreams
 from mcurl_torchrl.training.run import RunPlan, TrainingRun
 from mcurl_torchrl.training.run_directory import RunDirectory, RunDirectoryInUse, recent_runs
 from mcurl_torchrl.training.scores import human_normalized_score
@@ -23,6 +24,7 @@ __all__ = [
     "Checkpoints",
     "EnvironmentFailed",
     "EpisodeStream",
+    "EpisodeStreams",
     "Evaluation",
     "FramePolicy",
     "NonFiniteLoss",

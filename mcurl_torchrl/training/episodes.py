@@ -92,6 +92,10 @@ class EpisodeStream:
         self._must_start_anew = True
         self._begin(episode)
 
+    def leave(self) -> None:
+        """Leaves the episode under way: the next step begins a new episode of a new game."""
+        self._root, self._must_start_anew = None, True
+
     def _begin(self, episode: int) -> None:
         if self._starts_new_game():
             self._first_episode, self._actions, self._must_start_anew = episode, [], False
@@ -127,7 +131,7 @@ class EpisodeStream:
         try:
             return call()
         except Exception as error:
-            self._root, self._must_start_anew = None, True  # the next step begins a new episode of a new game
+            self.leave()
             raise EnvironmentFailed(
                 f"the environment failed in episode {self.episode} at step {self.episode_length}: "
                 f"{type(error).__name__}: {error}"

@@ -172,6 +172,7 @@ class TrainingRun:
         self._clock = Clock()
         self._latest = _Latest()
         self._learning = False
+        self._stride = 1
         self._shown: dict[str, float] = {}
         self._bar_metrics: tuple[str, ...] = ()
         self._last_saved: Path | None = None
@@ -222,7 +223,7 @@ class TrainingRun:
         Args:
             stride (int): how many agent steps the loop takes at a time, with batched environments for example.
         """
-        progress = self._begun()
+        progress, self._stride = self._begun(), stride
         try:
             for step in range(self.completed + stride, self.total + stride, stride):
                 if self.stop.requested:
@@ -256,8 +257,11 @@ class TrainingRun:
     def _warn_when_slow(self) -> None:
         if self.hint_when_slow is None or self._clock.count("update") < 10:
             return
-        # Each part's own mean: there were steps without an update before.
-        seconds = sum(self._clock.mean(part) for part in ("env", "sample", "update"))
+        parts = ("env", "sample", "update")
+        if self._stride == 1:  # each part's own mean: there were steps without an update before
+            seconds = sum(self._clock.mean(part) for part in parts)
+        else:  # a part may be timed several times in one stride
+            seconds = sum(self._clock.total(part) for part in parts) / self.completed
         hours = seconds * (self.total - self.completed) / 3600
         if hours > _SLOW_HOURS:
             self._begun().note(f"at this speed the run takes about {hours:,.0f} more hours: {self.hint_when_slow}")
@@ -317,7 +321,7 @@ class TrainingRun:
     def _log(self, step: int) -> None:
         """Adds a row to ``metrics.csv`` and hands it to the trackers. If the disk is full, says so and goes on."""
         numbers = self._latest.state_dict()
-        timings = self._clock.take(steps=self.plan.log_interval)
+        timings = self._clock.take(steps=max(self.plan.log_interval, self._stride))
         env_steps = step * self.plan.action_repeat
         with self._or_warn(f"no row of agent step {step} in {self.directory.metrics.path}"):
             self.directory.metrics.append({"step": step, "env_steps": env_steps, **numbers, **timings})

@@ -19,9 +19,9 @@ from yaml import YAMLError
 
 from recipes.command_line import CONF, BadCommand, check_overrides, config_folder, did_you_mean
 from recipes.launch import check_settings, comparable
-from recipes.schema import RainbowRecipeConfig, SACRecipeConfig
+from recipes.schema import PPORecipeConfig, RainbowRecipeConfig, SACRecipeConfig
 
-SCHEMAS = {"rainbow_mcurl": RainbowRecipeConfig, "sac_mcurl": SACRecipeConfig}
+SCHEMAS = {"ppo_mcurl": PPORecipeConfig, "rainbow_mcurl": RainbowRecipeConfig, "sac_mcurl": SACRecipeConfig}
 SUITES = CONF / "suite"
 TOP_KEYS = ("experiments", "declared", "dir")
 SET_BY_THE_SUITE = ("env", "algo", "seed", "resume", "resume_changed", "hydra.run.dir")

@@ -9,11 +9,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from mcurl_torchrl.training import RunDirectory, tables
-from recipes import launch, rainbow_mcurl, sac_mcurl
+from recipes import launch, ppo_mcurl, rainbow_mcurl, sac_mcurl
 from recipes.objective_files import drop_foreign_keys
 
 RECIPES = Path(launch.__file__).parent
-TRAIN = {"sac_mcurl": sac_mcurl.train, "rainbow_mcurl": rainbow_mcurl.train}
+TRAIN = {"sac_mcurl": sac_mcurl.train, "rainbow_mcurl": rainbow_mcurl.train, "ppo_mcurl": ppo_mcurl.train}
 SMALL = ["preset=smoke", "logging.tensorboard=false"]
 TIMINGS = ("milliseconds", "seconds")
 

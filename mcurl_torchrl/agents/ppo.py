@@ -1,0 +1,167 @@
+"""PPOAgent: PPO from pixels with an auxiliary task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torch.optim import Adam, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from mcurl_torchrl.agents.agent import Agent, named_parts
+from mcurl_torchrl.agents.diagnostics import effective_rank, gradient_norm, latent_spread
+from mcurl_torchrl.agents.optimizing import optimize
+from mcurl_torchrl.checks import check_count, check_number
+from mcurl_torchrl.modules import PPOPolicy
+from mcurl_torchrl.objectives import AuxiliaryTask, LatentPPO, NoTask, linear_schedule
+
+__all__ = ["PPOAgent"]
+
+
+class PPOAgent(Agent):
+    """PPO (https://arxiv.org/abs/1707.06347) with an auxiliary task, which learns from a replay of all rollouts.
+
+    After each rollout a loop calls :meth:`update` with each of its :meth:`minibatches`: one step on PPO's loss, and one
+    on the loss of the auxiliary task. Each has an Adam of its own: with one for the sum, the gradients of the task
+    would use up the small norm that PPO's gradients are scaled down to.
+
+    Args:
+        losses (LatentPPO): the policy, the critic and their losses.
+        task (AuxiliaryTask, optional): the auxiliary task on ``losses.encoder``. Defaults to None: no task.
+
+    Keyword Args:
+        total_agent_steps (int): how long training takes, in all environments together: the end of the schedules.
+        rollout_agent_steps (int): the agent steps of a rollout, in all environments together. Defaults to 1024.
+        epochs (int): how often a rollout is learned from. Defaults to 3.
+        minibatch_size (int): the steps of an update. Defaults to 256.
+        lr, adam_eps (float): of PPO's Adam. Default to 2.5e-4 and 1e-5.
+        anneal (bool): whether ``lr`` and the clipping of the ratio fall linearly to 0 at the end. Defaults to True.
+        max_gradient_norm (float, optional): larger gradients of PPO are scaled down to it. Defaults to 0.5; None: no
+            clipping.
+        auxiliary_lr (float): of the auxiliary task's Adam, for its networks and the encoder. Defaults to 1e-4.
+
+    Raises:
+        ValueError: on numbers out of range.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.agents import PPOAgent
+        >>> from mcurl_torchrl.modules import PPOPolicy
+        >>> from mcurl_torchrl.objectives import LatentPPO
+        >>> agent = PPOAgent(LatentPPO(PPOPolicy([4, 84, 84], num_actions=6)), total_agent_steps=100_000)
+        >>> agent.begin_step(1024)
+        >>> agent.explore(torch.zeros(8, 4, 84, 84, dtype=torch.uint8)).shape
+        torch.Size([8])
+        >>> agent.updates_due(1024)
+        12
+    """
+
+    policy: PPOPolicy
+
+    def __init__(
+        self,
+        losses: LatentPPO,
+        task: AuxiliaryTask | None = None,
+        *,
+        total_agent_steps: int,
+        rollout_agent_steps: int = 1024,
+        epochs: int = 3,
+        minibatch_size: int = 256,
+        lr: float = 2.5e-4,
+        adam_eps: float = 1e-5,
+        anneal: bool = True,
+        max_gradient_norm: float | None = 0.5,
+        auxiliary_lr: float = 1e-4,
+    ) -> None:
+        for name, rate in (("lr", lr), ("adam_eps", adam_eps), ("auxiliary_lr", auxiliary_lr)):
+            check_number(name, rate, above=0)
+        if max_gradient_norm is not None:
+            check_number("max_gradient_norm", max_gradient_norm, above=0)
+        self.policy = losses.policy
+        self.losses = losses
+        self.task = NoTask(losses.encoder) if task is None else task
+        self.epochs = check_count("epochs", epochs)
+        self.minibatch_size = check_count("minibatch_size", minibatch_size)
+        self.first_update_step = first = check_count("rollout_agent_steps", rollout_agent_steps)
+        self.max_gradient_norm = max_gradient_norm
+        # The step of a rollout is its last one: the first rollout is learned from at the full rate, none at rate 0.
+        last = first + check_count("total_agent_steps", total_agent_steps)
+        self._scale_of = linear_schedule((first, 1.0), (last, 0.0 if anneal else 1.0))
+        self.lr = lr
+        self.optimizers: dict[str, Optimizer] = {"ppo": Adam(losses.parameters(), lr=lr, eps=adam_eps, fused=True)}
+        self.schedules: dict[str, LRScheduler] = {}
+        if not isinstance(self.task, NoTask):
+            encoder = {"params": list(losses.encoder.parameters())}
+            groups = [encoder, *self.task.param_groups(auxiliary_lr)]
+            self.optimizers["auxiliary"] = Adam(groups, lr=auxiliary_lr, fused=True)
+            if (schedule := self.task.make_schedule(self.optimizers["auxiliary"])) is not None:
+                self.schedules["auxiliary"] = schedule
+
+    # -- acting --------------------------------------------------------------------------------------------------------
+
+    def begin_step(self, step: int) -> None:
+        """Sets the learning rate and the clipping for the rollout that ends at this step."""
+        scale = self._scale_of(step)
+        for group in self.optimizers["ppo"].param_groups:
+            group["lr"] = scale * self.lr
+        self.losses.scale_clipping(scale)
+
+    @torch.inference_mode()
+    def explore(self, observation: Tensor) -> Tensor:
+        """Draws actions from the policy, ``[n, ...]`` for observations ``[n, ...]`` of several environments."""
+        return self.policy.sample(observation.to(self.device)).cpu()
+
+    @torch.inference_mode()
+    def exploit(self, observations: Tensor) -> Tensor:
+        """Returns the most likely actions."""
+        return self.policy(observations.to(self.device)).cpu()
+
+    # -- learning ------------------------------------------------------------------------------------------------------
+
+    def updates_due(self, step: int) -> int:
+        """Returns how many updates a whole rollout has."""
+        return self.epochs * math.ceil(self.first_update_step / self.minibatch_size)
+
+    def minibatches(self, rollout: TensorDictBase) -> Iterator[TensorDictBase]:
+        """Yields the minibatches of a rollout ``[environments, time]``: in each epoch all steps, in another order.
+
+        Advantages and the probabilities that the ratio compares with are those before the first update.
+        """
+        steps = self.losses.estimate(rollout.to(self.device)).flatten()
+        for _ in range(self.epochs):
+            for chosen in torch.randperm(len(steps)).split(self.minibatch_size):
+                yield steps[chosen.to(self.device)]
+
+    def update(self, batch: TensorDictBase, views: TensorDictBase, *, measure: bool = False) -> dict[str, Tensor]:
+        """Takes one step on PPO's loss of a minibatch, and one on the loss of the auxiliary task."""
+        metrics = dict(self.losses.loss(batch).items())
+        latents = metrics.pop("latent")
+        loss = metrics["loss_objective"] + metrics["loss_critic"] + metrics["loss_entropy"]
+        norm = optimize(loss, self.optimizers["ppo"], max_norm=self.max_gradient_norm or math.inf)
+        if measure:
+            assert norm is not None
+            metrics["gradient_norm"] = norm  # before clipping
+            metrics["gradient_norm_encoder_clipped"] = gradient_norm(self.losses.encoder.parameters())
+            metrics |= {"latent_spread": latent_spread(latents), "latent_rank": effective_rank(latents)}
+        metrics |= dict(self.task(views).items())
+        if "auxiliary" in self.optimizers:
+            optimize(metrics["loss_auxiliary"], self.optimizers["auxiliary"])
+            for schedule in self.schedules.values():
+                schedule.step()
+            self.task.update_targets()
+            if measure:
+                metrics["gradient_norm_encoder_auxiliary"] = gradient_norm(self.losses.encoder.parameters())
+        return {name: number.detach() for name, number in metrics.items()}
+
+    def end_step(self, step: int) -> dict[str, float]:
+        """Returns the learning rate and the clipping of the rollout."""
+        scale = self._scale_of(step)
+        return {"lr": scale * self.lr, "clip_epsilon": scale * self.losses.clip_epsilon}
+
+    def components(self) -> dict[str, Any]:
+        """Returns the losses, the task, the optimizers and the schedules."""
+        return {"losses": self.losses, "task": self.task, **named_parts(self.optimizers, self.schedules)}

@@ -1,0 +1,127 @@
+"""PPO from pixels with M-CURL or another auxiliary task, which learns from a replay of PPO's rollouts.
+
+    python recipes/ppo_mcurl.py env=Breakout algo=mcurl preset=cpu seed=1
+    python recipes/ppo_mcurl.py resume=RUN_DIR
+
+`train` is the loop; the update is `PPOAgent.update` in mcurl_torchrl/agents/ppo.py. Settings: conf/ and schema.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torchrl.data import Categorical
+from torchrl.envs import EnvBase
+
+from mcurl_torchrl import FrameReplayBuffer, RandomShift
+from mcurl_torchrl.agents import PPOAgent
+from mcurl_torchrl.checks import check_choice, check_count
+from mcurl_torchrl.modules import PPOPolicy
+from mcurl_torchrl.objectives import LatentPPO
+from mcurl_torchrl.training import EpisodeStreams, TrainingRun, seed_everything
+from recipes.building import make_env, make_storage, make_task, padding, section
+from recipes.launch import recipe
+from recipes.schema import PPORecipeConfig
+
+
+def train(cfg: PPORecipeConfig, run: TrainingRun) -> None:
+    check_steps(cfg)
+    seed_everything(cfg.seed)
+    envs = [make_env(cfg.env, training=True) for _ in range(cfg.ppo.num_envs)]
+    evaluation_envs = [make_env(cfg.env, training=False) for _ in range(cfg.evaluation.num_envs)]
+    buffer = make_replay(cfg, run.directory.path)
+    agent = make_agent(cfg, envs[0], buffer, run.device)
+    streams = EpisodeStreams(envs, seed=cfg.seed)
+    run.track(agent.policy, replay=buffer, shown=agent.task.shown, streams=streams, **agent.components())
+
+    run.begin(agent.exploit, evaluation_envs)
+    for step in run.agent_steps(stride=cfg.ppo.num_envs * cfg.ppo.rollout_len):
+        agent.begin_step(step)
+        with run.timed("env"):
+            rollout = streams.rollout(agent.explore, (step - run.completed) // cfg.ppo.num_envs)
+            buffer.extend(rollout)
+        for batch in agent.minibatches(rollout):
+            with run.timed("sample"):
+                views = agent.task.sample(buffer.sample().to(run.device))
+            with run.timed("update"):
+                metrics = agent.update(batch, views, measure=run.log_due(step))
+            run.record(step, metrics)
+        run.record(step, agent.end_step(step), episode_return=streams.last_return)
+        run.finish_step(step, agent.exploit, evaluation_envs)
+
+
+def check_steps(cfg: PPORecipeConfig) -> None:
+    """Refuses steps that cannot be shared out among the environments, and a replay that holds no rollout."""
+    num_envs, total = cfg.ppo.num_envs, cfg.total_env_steps // cfg.env.action_repeat
+    check_count("ppo.num_envs", num_envs)
+    check_count("ppo.rollout_len", cfg.ppo.rollout_len)
+    if total % num_envs:
+        raise ValueError(
+            f"total_env_steps={cfg.total_env_steps} are {total} agent steps; ppo.num_envs={num_envs} must divide them"
+        )
+    if cfg.replay.capacity % num_envs or cfg.replay.capacity // num_envs < cfg.ppo.rollout_len:
+        raise ValueError(
+            f"replay.capacity={cfg.replay.capacity}; it must be a multiple of ppo.num_envs={num_envs}, and at least "
+            f"{num_envs * cfg.ppo.rollout_len}, a rollout of all environments"
+        )
+
+
+def make_replay(cfg: PPORecipeConfig, directory: Path) -> FrameReplayBuffer:
+    """Makes the buffer, with a ring for each environment. The auxiliary task alone learns from it."""
+    with section("ppo"):
+        return FrameReplayBuffer(
+            storage=make_storage(cfg.replay, directory, ndim=2),
+            num_frames=cfg.env.num_frames,
+            gamma=cfg.ppo.gamma,
+            padding=padding(cfg.env),
+            channels_last=True,
+            batch_size=cfg.ppo.auxiliary_batch_size,
+        )
+
+
+def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, device: torch.device) -> PPOAgent:
+    ppo, spec = cfg.ppo, env.action_spec
+    actions = {"num_actions": spec.n} if isinstance(spec, Categorical) else {"action_dim": spec.shape[-1]}
+    shifts = {"shift": RandomShift(), "none": None}
+    with section("ppo"):
+        policy = PPOPolicy(
+            env.observation_spec["pixels"].shape,
+            **actions,
+            architecture=ppo.architecture,
+            hidden_dim=ppo.hidden_dim,
+        )
+        losses = LatentPPO(
+            policy,
+            gamma=ppo.gamma,
+            gae_lambda=ppo.gae_lambda,
+            clip_epsilon=ppo.clip_epsilon,
+            critic_coeff=ppo.critic_coeff,
+            entropy_coeff=ppo.entropy_coeff,
+            normalize_advantages=ppo.normalize_advantages,
+        ).to(device)
+        augmentation = shifts[check_choice("augmentation", ppo.augmentation, tuple(shifts))]
+    task = make_task(cfg.objective, losses.encoder, buffer, augmentation=augmentation)
+    if ppo.rollout_len < task.steps_before_sampling:
+        raise ValueError(
+            f"ppo.rollout_len={ppo.rollout_len}; it must be at least {task.steps_before_sampling} for this auxiliary "
+            "task, to have something to draw after the first rollout"
+        )
+    with section("ppo"):
+        return PPOAgent(
+            losses,
+            task,
+            total_agent_steps=cfg.total_env_steps // cfg.env.action_repeat,
+            rollout_agent_steps=ppo.num_envs * ppo.rollout_len,
+            epochs=ppo.epochs,
+            minibatch_size=ppo.minibatch_size,
+            lr=ppo.lr,
+            adam_eps=ppo.adam_eps,
+            anneal=ppo.anneal,
+            max_gradient_norm=ppo.max_gradient_norm,
+            auxiliary_lr=ppo.auxiliary_lr,
+        )
+
+
+if __name__ == "__main__":
+    recipe(train, config_name="ppo_mcurl", schema=PPORecipeConfig)
