@@ -8,6 +8,12 @@
 
 from __future__ import annotations
 
+from recipes.early_answers import answer_early
+from recipes.schema import PPORecipeConfig
+
+if __name__ == "__main__":  # before the imports that take seconds
+    answer_early(config_name="ppo_mcurl", schema=PPORecipeConfig)
+
 from pathlib import Path
 
 import torch
@@ -20,9 +26,8 @@ from mcurl_torchrl.checks import check_choice, check_count
 from mcurl_torchrl.modules import PPOPolicy
 from mcurl_torchrl.objectives import LatentPPO
 from mcurl_torchrl.training import EpisodeStreams, TrainingRun, seed_everything
-from recipes.building import make_env, make_storage, make_task, padding, section
+from recipes.building import check_actions, make_env, make_storage, make_task, padding, section
 from recipes.launch import recipe
-from recipes.schema import PPORecipeConfig
 
 
 def train(cfg: PPORecipeConfig, run: TrainingRun) -> None:
@@ -82,7 +87,9 @@ def make_replay(cfg: PPORecipeConfig, directory: Path) -> FrameReplayBuffer:
 
 def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, device: torch.device) -> PPOAgent:
     ppo, spec = cfg.ppo, env.action_spec
-    actions = {"num_actions": spec.n} if isinstance(spec, Categorical) else {"action_dim": spec.shape[-1]}
+    discrete = type(spec) is Categorical
+    check_actions(env, discrete=discrete, recipe="PPO", other="ppo_mcurl")
+    actions = {"num_actions": spec.n} if discrete else {"action_dim": spec.shape[-1]}
     shifts = {"shift": RandomShift(), "none": None}
     with section("ppo"):
         policy = PPOPolicy(

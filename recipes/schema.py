@@ -117,8 +117,8 @@ class RainbowConfig:
 
 @dataclass
 class PPOConfig:
-    augmentation: str = "shift"  # of the auxiliary task's views: shift (CURL's) | none
-    architecture: str = "nature"  # of the encoder: data_efficient | nature
+    augmentation: str = choice("shift", "none")  # of the auxiliary task's views; shift is CURL's
+    architecture: str = choice("nature", "data_efficient")  # of the encoder
     hidden_dim: int = 512
     num_envs: int = 8
     rollout_len: int = 128  # agent steps in each environment
