@@ -1,4 +1,4 @@
-"""The command line of a recipe: checked before Hydra composes it, with those names that are close to a wrong one."""
+"""The command line of a recipe, checked before Hydra composes the config. Errors list names close to a wrong one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def asks_for_information(arguments: list[str]) -> bool:
 
 
 def read_settings(arguments: list[str], schema: type, conf: Path) -> tuple[list[str], list[Override]]:
-    """Checks what is set on the command line against a schema and a folder of configs.
+    """Checks the settings of a command line against a schema and a folder of configs.
 
     Returns the arguments in the order and with the quotes that Hydra needs, and what they set.
     """
@@ -86,7 +86,7 @@ def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
     flags = [argument for argument in arguments if argument.startswith("-")]
     settings = [argument for argument in arguments if not argument.startswith("-")]
     given = {override.key_or_group for override in overrides}
-    # Hydra refuses a group that is set twice; what is set now wins.
+    # Hydra refuses a group that is set twice; the new setting wins.
     before = [line for line in overrides_of(directory) if line.lstrip("+~").partition("=")[0] not in given]
     # Hydra's own record of the first start, .hydra/, stays as it is.
     place = [f"hydra.run.dir={quoted(directory.path)}", "hydra.output_subdir=null"]
@@ -102,23 +102,23 @@ def directory_named_by(override: Override) -> RunDirectory:
 
 
 def quote_existing(argument: str) -> str:
-    """Takes the path of something that is there as it is typed, also where Hydra's grammar would read more into it."""
+    """Quotes the path of an existing file or folder: some characters have a meaning in Hydra's grammar."""
     key, equals, typed = argument.partition("=")
     return f"{key}={quoted(typed)}" if key in PATHS and typed and os.path.lexists(typed) else argument
 
 
 def quoted(path: str | Path) -> str:
-    """Writes a path so that Hydra's grammar reads it as one string, whatever is in it."""
+    """Returns a path in a form that Hydra's grammar reads as one string."""
     if re.fullmatch(r"[\w./-]+", str(path), re.ASCII):
         return str(path)
-    # A backslash means something before a quote only.
+    # A backslash has a meaning only before a quote.
     text = re.sub(r"(\\*)'", r"\1\1\'", str(path))
     text = re.sub(r"(\\+)$", r"\1\1", text)
     return f"'{text}'"
 
 
 def overrides_of(directory: RunDirectory) -> list[str]:
-    """Returns what a run was started with."""
+    """Returns the overrides that a run was started with."""
     overrides = read_manifest(directory).get("overrides")
     if not isinstance(overrides, list) or not all(isinstance(line, str) for line in overrides):
         raise BadCommand(f"resume={directory.path}: {directory.manifest.name} is damaged: it lists no overrides")
@@ -183,7 +183,7 @@ def check_override(override: Override, schema: type, conf: Path, objective: set[
         return
     names = dict(known_keys(OmegaConf.structured(schema))) | dict.fromkeys(objective, False)
     parts = key.split(".")
-    # Below a key that takes a dictionary, anything goes.
+    # Below a key that takes a dictionary, any key is allowed.
     if key not in names and not any(names.get(".".join(parts[:count])) for count in range(1, len(parts))):
         groups = sorted(folder.name for place in (conf, SHARED) for folder in place.iterdir() if folder.is_dir())
         raise BadCommand(f"there is no setting {key!r}; {did_you_mean(key, [*groups, *names])}")
@@ -197,7 +197,7 @@ def chosen(override: Override) -> list[Any]:
 
 
 def known_keys(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, bool]]:
-    """Yields every dotted key of a config, and whether it takes a dictionary of whatever."""
+    """Yields every dotted key of a config, and whether it takes a dictionary with any keys."""
     for key in config:
         name = f"{prefix}{key}"
         node = config._get_node(key)

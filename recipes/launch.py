@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.checks import check_count, check_number
 from mcurl_torchrl.training import (
     Checkpoints,
     EnvironmentFailed,
@@ -41,14 +41,20 @@ from recipes.objective_files import drop_foreign_keys
 from recipes.published_scores import published_scores, random_and_human_score
 from recipes.schema import check_env
 
-# What may differ between a run and its resumption without changing what it computes.
+# The settings that may differ between a run and its resumption without an effect on its numbers.
 NOT_COMPARED = ("resume", "resume_changed", "logging.progress")
+# The settings that are whole numbers of at least 1, or null where the schema allows that.
+COUNTS = (
+    *("env.action_repeat", "threads", "checkpoint.interval_agent_steps", "checkpoint.keep_last"),
+    *("evaluation.interval_env_steps", "evaluation.episodes", "evaluation.final_episodes", "evaluation.num_envs"),
+    "logging.interval_agent_steps",
+)
 
 Train = Callable[[Any, TrainingRun], None]
 
 
 class JobFailed(Exception):
-    """A job of a sweep failed, as the message says; Hydra goes on with the others and hands this on at the end."""
+    """A job of a sweep failed. Hydra runs the other jobs, and raises this error at the end."""
 
 
 def recipe(train: Train, *, config_name: str, schema: type) -> None:
@@ -67,11 +73,11 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
     A job of a sweep that fails says so, and the sweep goes on. Hydra's launchers run jobs in other processes, too.
     """
     logging.getLogger("torchrl").setLevel(logging.WARNING)
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra hands its errors on; without, it prints tracebacks
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises its errors; without this it prints tracebacks
 
     def checked(cfg: DictConfig) -> None:
         drop_foreign_keys(cfg)
-        # Reading a key that is not there is an error already, by the schema; now writing one is, too.
+        # The schema refuses to read an unknown key; this refuses to write one.
         OmegaConf.set_readonly(cfg, True)
         try:
             job(cfg)
@@ -84,7 +90,7 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
         try:
             checked(cfg)
         except SystemExit as ended:
-            # A job that was stopped has a number: that stops the sweep. One that failed has a message.
+            # A stopped job ends with a number, which ends the sweep; a failed job ends with a message.
             if HydraConfig.get().mode != RunMode.MULTIRUN or not isinstance(ended.code, str):
                 raise
             print(ended.code, file=sys.stderr, flush=True)
@@ -155,40 +161,28 @@ def run_locked(
 
 def check_settings(cfg: DictConfig) -> None:
     """Refuses numbers that no run can have, by the names under which they were set."""
+    least = cfg.env.action_repeat
     try:
         check_env(cfg.env)
-        check_count("env.action_repeat", cfg.env.action_repeat)
-        for key in (
-            "evaluation.interval_env_steps",
-            "evaluation.episodes",
-            "evaluation.num_envs",
-            "checkpoint.interval_agent_steps",
-            "checkpoint.keep_last",
-            "logging.interval_agent_steps",
-        ):
-            check_count(key, OmegaConf.select(cfg, key))
-        for key in ("threads", "evaluation.final_episodes"):
-            if OmegaConf.select(cfg, key) is not None:
-                check_count(key, OmegaConf.select(cfg, key))
+        for key in COUNTS:
+            if (count := OmegaConf.select(cfg, key)) is not None:
+                check_count(key, count)
+        check_number("evaluation.epsilon", cfg.evaluation.epsilon, least=0, most=1)
+        check_number("seed", cfg.seed, least=0)
         pick_device(cfg.device)
+        if cfg.total_env_steps < least:
+            raise ValueError(f"total_env_steps={cfg.total_env_steps}; it must be at least {least}, one agent step")
+        for name in ("wandb", "mlflow"):
+            options = cfg.logging[name]
+            if options is not None and not OmegaConf.is_dict(options):
+                example = f"'logging.{name}={{project: mcurl}}'"
+                raise ValueError(f"logging.{name}={options}; give its options, as in {example}")
     except ValueError as error:
         raise BadCommand(str(error)) from None
-    if cfg.total_env_steps < cfg.env.action_repeat:
-        raise BadCommand(
-            f"total_env_steps={cfg.total_env_steps}; it must be at least {cfg.env.action_repeat}, one agent step"
-        )
-    for name in ("wandb", "mlflow"):
-        options = cfg.logging[name]
-        if options is not None and not OmegaConf.is_dict(options):
-            raise BadCommand(f"logging.{name}={options}; give its options, as in 'logging.{name}={{project: mcurl}}'")
-    if not 0 <= cfg.evaluation.epsilon <= 1:
-        raise BadCommand(f"evaluation.epsilon={cfg.evaluation.epsilon}; it must be between 0 and 1")
-    if cfg.seed < 0:
-        raise BadCommand(f"seed={cfg.seed}; it must be at least 0")
 
 
 def env_name(cfg: DictConfig) -> str | None:
-    """Returns what is trained on, whichever way it was named; none where that was forgotten."""
+    """Returns the name of the task, game or environment; None if no name was given."""
     named = (OmegaConf.select(cfg, f"env.{key}", default=None) for key in ("task", "game", "id"))
     return next((name for name in named if name is not None), None)
 
@@ -196,7 +190,10 @@ def env_name(cfg: DictConfig) -> str | None:
 def prepare_directory(
     directory: RunDirectory, cfg: DictConfig, overrides: list[str], resume: bool
 ) -> Callable[[], None] | None:
-    """Writes down what is run, or sees that it is what was run before; returns what writes down the changes."""
+    """Writes config and manifest of a new run; compares the settings of a resumed one.
+
+    Returns a function that saves changed settings, None if there are none.
+    """
     compared = comparable(cfg)
     overrides = [given for given in overrides if given.partition("=")[0] not in ("resume", "resume_changed")]
     if resume:
@@ -219,7 +216,7 @@ def prepare_directory(
 
 
 def change_settings(directory: RunDirectory, settings: dict[str, Any], overrides: list[str]) -> None:
-    """Writes down what a run goes on with. Called once it does: a change that does not fit leaves it as it was."""
+    """Saves changed settings. Called once the checkpoint is restored: settings that do not fit it are never saved."""
     directory.change_overrides(overrides)
     directory.write_config(OmegaConf.to_yaml(settings))
 
@@ -232,7 +229,7 @@ def saved_config(directory: RunDirectory) -> Any:
 
 
 def already_finished(cfg: DictConfig, directory: RunDirectory) -> str | None:
-    """Returns what to say when there is nothing left to do."""
+    """Returns the message for a run that is finished, None for another."""
     repeat = cfg.env.action_repeat
     env_steps = Checkpoints(directory.checkpoints).latest().step * repeat
     if env_steps < cfg.total_env_steps // repeat * repeat:
@@ -242,7 +239,7 @@ def already_finished(cfg: DictConfig, directory: RunDirectory) -> str | None:
 
 
 def how_to_go_on(directory: RunDirectory) -> str:
-    """Says where the last checkpoint is, and what to type in a shell."""
+    """Returns the step of the last checkpoint and the command that continues the run."""
     latest = Checkpoints(directory.checkpoints).latest()
     if latest is None:
         return "nothing was saved yet"
@@ -251,7 +248,7 @@ def how_to_go_on(directory: RunDirectory) -> str:
 
 
 def save_after(run: TrainingRun | None) -> str:
-    """Saves a run whose environment failed after its last whole step; returns what is wrong with that, if anything."""
+    """Saves the last whole step of a run whose environment failed; returns a message if that is not possible."""
     if run is None or run.completed == 0:
         return ""
     try:
@@ -266,15 +263,12 @@ def comparable(cfg: DictConfig) -> dict[str, Any]:
     settings = OmegaConf.to_container(cfg, resolve=True)
     for key in NOT_COMPARED:
         *sections, last = key.split(".")
-        place = settings
-        for section in sections:
-            place = place[section]
-        place.pop(last)
+        functools.reduce(dict.__getitem__, sections, settings).pop(last)
     return settings
 
 
 def differences(before: Any, now: Any, name: str = "") -> Iterator[str]:
-    """Yields a line for each setting that is not what it was."""
+    """Yields a line for each setting that differs."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in sorted({*before, *now}):
             yield from differences(before.get(key), now.get(key), f"{name}.{key}" if name else key)

@@ -24,7 +24,7 @@ def objective_keys(name: str) -> frozenset[str] | None:
 
 
 def drop_foreign_keys(cfg: DictConfig) -> None:
-    """Removes what presets and references set for other objectives than the chosen one."""
+    """Removes the settings of presets and references for other objectives than the chosen one."""
     if "objective" not in cfg or (keys := objective_keys(cfg.objective.name)) is None:
         return
     with open_dict(cfg):

@@ -34,7 +34,7 @@ class EnvConfig:
     backend: str = choice("dmc", "atari", "gym", default=MISSING)
     task: str | None = None  # dmc: domain-task, such as cartpole-swingup
     game: str | None = None  # atari: such as MsPacman
-    id: str | None = None  # gym: what gymnasium.make takes; modules of the current folder can be named
+    id: str | None = None  # gym: the id for gymnasium.make; modules of the current folder can be named
     kwargs: Any = None  # gym: null or keyword arguments of gymnasium.make, such as {size: 8}
     pixels_key: str | None = None  # gym: which of several observations is the image; null: the only one
     action_repeat: int = 1  # env steps per agent step
@@ -57,7 +57,7 @@ class EnvConfig:
 @dataclass
 class EncoderConfig:
     crop_size: int = 84
-    augmentation: str = choice("random_crop", "center_crop")  # of what SAC learns from
+    augmentation: str = choice("random_crop", "center_crop")  # of the frames in SAC's batches
     num_layers: int = 4
     num_filters: int = 32
     feature_dim: int = 50

@@ -544,7 +544,7 @@ MUTANTS = [
     ),
     Mutant(
         "a resumed run has the learning rate of before",
-        "training/optimizing.py",
+        "agents/optimizing.py",
         'group.update({**given, "lr": lr})',
         "pass",
         "tests/recipes/test_sac_faults.py::test_a_loss_that_is_not_finite",

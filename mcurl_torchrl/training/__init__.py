@@ -3,7 +3,6 @@
 from mcurl_torchrl.training.allocator import keep_freed_pages
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, CheckpointNotSaved, Checkpoints
 from mcurl_torchrl.training.curves import plot_learning_curve
-from mcurl_torchrl.training.diagnostics import NonFiniteLoss, check_finite
 from mcurl_torchrl.training.episodes import EnvironmentFailed, EpisodeStream, ReplayedDifferently
 from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluations
 from mcurl_torchrl.training.policies import FramePolicy, describe_policy, export_policy, load_policy
@@ -27,7 +26,6 @@ __all__ = [
     "EpisodeStreams",
     "Evaluation",
     "FramePolicy",
-    "NonFiniteLoss",
     "Progress",
     "ReplayedDifferently",
     "RunDirectory",
@@ -38,7 +36,6 @@ __all__ = [
     "Trackers",
     "TrainingRun",
     "catch_stop_signals",
-    "check_finite",
     "derive_seed",
     "describe_policy",
     "evaluate",

@@ -120,8 +120,7 @@ class Checkpoints:
         self.directory = Path(directory)
         self.replay_directory = self.directory / "replay"
         self.keep_last = check_count("keep_last", keep_last)
-        self._restored_step: int | None = None
-        self._saved_here: set[Path] = set()
+        self._given_up: set[Path] = set()  # the checkpoints of later steps than the restored one
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -153,8 +152,7 @@ class Checkpoints:
         if step < 0:
             raise ValueError(f"step={step}; it must be at least 0")
         path = self.directory / f"checkpoint-{step:012d}"
-        given_up = set() if self._restored_step is None else self._paths(after=self._restored_step) - self._saved_here
-        if later := sorted(self._paths(after=step) - given_up):
+        if later := sorted(self._paths(after=step) - self._given_up):
             raise ValueError(
                 f"step={step}, but {self.directory} has checkpoints of later steps, {[file.name for file in later]}; "
                 "restore one of its checkpoints first, or use another directory"
@@ -164,9 +162,10 @@ class Checkpoints:
         score = float(score) if score is not None and math.isfinite(score) else None
         header = {"step": step, "score": score, "info": dict(info or {}), "replay": None if replay is None else name}
         self._write(path, _make_content(components, header), replay, name)
-        self._saved_here.add(path)
+        self._given_up.discard(path)
         try:
-            self._prune(given_up - {path})
+            self._prune(self._given_up)
+            self._given_up = set()
         except OSError as error:
             warnings.warn(f"{path} is saved, but older checkpoints could not be removed: {error}", stacklevel=2)
         return path
@@ -250,8 +249,7 @@ class Checkpoints:
                     warnings.warn(f"checkpoint {path} is passed over: {error}", RuntimeWarning, stacklevel=2)
                 continue
             _load_states(path, components, states)
-            self._restored_step = saved.step
-            self._saved_here.clear()
+            self._given_up = self._paths(after=saved.step)
             return saved
         listed = "".join(f"\n  {reason}" for reason in reasons)
         raise CheckpointNotRestored(f"no checkpoint in {self.directory} can be restored:{listed}")

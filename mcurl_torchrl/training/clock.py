@@ -14,6 +14,10 @@ __all__ = ["Clock"]
 class Clock:
     """Times the parts of a loop and the whole run; its state carries the times over to a resumed run.
 
+    Attributes:
+        totals (dict of str to float): the seconds that each part took in the whole run.
+        counts (dict of str to int): how often each part was timed in the whole run.
+
     Examples:
         >>> from mcurl_torchrl.training.clock import Clock
         >>> clock = Clock()
@@ -25,12 +29,11 @@ class Clock:
     """
 
     def __init__(self) -> None:
+        self.totals: dict[str, float] = defaultdict(float)
+        self.counts: dict[str, int] = defaultdict(int)
+        self._recent: dict[str, float] = defaultdict(float)
         self._before = 0.0
         self._begin: float | None = None
-        self._totals: dict[str, float] = defaultdict(float)
-        self._recent: dict[str, float] = defaultdict(float)
-        self._counts: dict[str, int] = defaultdict(int)
-        self._last: dict[str, float] = {}
 
     @property
     def seconds(self) -> float:
@@ -52,26 +55,10 @@ class Clock:
         """Adds the time inside to a part."""
         begin = time.perf_counter()
         yield
-        self._last[part] = seconds = time.perf_counter() - begin
-        self._totals[part] += seconds
+        seconds = time.perf_counter() - begin
+        self.totals[part] += seconds
         self._recent[part] += seconds
-        self._counts[part] += 1
-
-    def count(self, part: str) -> int:
-        """Returns how often a part was timed in the whole run."""
-        return self._counts[part]
-
-    def last(self, part: str) -> float:
-        """Returns the seconds that a part took the last time."""
-        return self._last[part]
-
-    def total(self, part: str) -> float:
-        """Returns the seconds that a part took in the whole run."""
-        return self._totals[part]
-
-    def mean(self, part: str) -> float:
-        """Returns the mean seconds of a part over the whole run."""
-        return self._totals[part] / self._counts[part]
+        self.counts[part] += 1
 
     def take(self, *, steps: int) -> dict[str, float]:
         """Returns milliseconds per step of each part since the last call, and the seconds of the run so far."""
@@ -81,10 +68,9 @@ class Clock:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the times so far."""
-        return {"seconds": self.seconds, "totals": dict(self._totals), "counts": dict(self._counts)}
+        return {"seconds": self.seconds, "totals": dict(self.totals), "counts": dict(self.counts)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over the times of a saved clock, and waits for :meth:`start`."""
         self._before, self._begin = state["seconds"], None
-        self._totals = defaultdict(float, state["totals"])
-        self._counts = defaultdict(int, state["counts"])
+        self.totals, self.counts = defaultdict(float, state["totals"]), defaultdict(int, state["counts"])

@@ -157,8 +157,8 @@ class EpisodeStream:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Brings the environment to the saved state.
 
-        Warns with :class:`ReplayedDifferently` if it comes to another one, and stands before the next episode then:
-        a run goes on although its environment is not deterministic.
+        If the environment comes to another state, warns with :class:`ReplayedDifferently`; the next step then begins a
+        new episode. So a run can also be resumed in an environment that is not deterministic.
         """
         self.seed = state["seed"]
         self._root, self.episode, self._actions, self._must_start_anew = None, state["episode"], [], True

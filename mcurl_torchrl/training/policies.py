@@ -109,7 +109,7 @@ class FramePolicy(nn.Module):
 def load_policy(
     run_or_checkpoint: str | Path, *, which: str | int = "latest", device: torch.device | str = "cpu"
 ) -> FramePolicy:
-    """Loads what a run has learned to do: encoder and what acts on it, without anything that only training needs.
+    """Loads the trained policy of a run: the encoder and the head that acts, without the parts for training only.
 
     The policy is in evaluation mode: one with noisy layers acts without their noise. No code from the files is run.
 
@@ -180,7 +180,7 @@ def _load(checkpoints: Checkpoints, chosen: SavedCheckpoint) -> FramePolicy:
     try:
         network = Policy.kinds[str(kind)](**described["settings"])
         num_frames = check_count("num_frames", described["num_frames"])
-        # Checkpoints of before there was a choice have none written down.
+        # Older checkpoints do not name a padding.
         policy = FramePolicy(network, num_frames=num_frames, padding=described.get("padding", "repeat"))
     except (TypeError, KeyError, ValueError, RuntimeError) as error:
         raise CheckpointNotRestored(f"{chosen.path} describes its policy wrongly: {error}") from None

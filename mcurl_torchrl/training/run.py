@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import EnvBase
 
+from mcurl_torchrl.agents.diagnostics import check_finite
+from mcurl_torchrl.agents.optimizing import keep_optimizer_options
 from mcurl_torchrl.checks import check_count, check_number
 from mcurl_torchrl.modules import Policy
 from mcurl_torchrl.training.checkpoints import CheckpointNotSaved, Checkpoints
 from mcurl_torchrl.training.clock import Clock
 from mcurl_torchrl.training.curves import plot_learning_curve
-from mcurl_torchrl.training.diagnostics import check_finite
 from mcurl_torchrl.training.episodes import EnvironmentFailed
 from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluations
-from mcurl_torchrl.training.optimizing import keep_optimizer_options
 from mcurl_torchrl.training.policies import describe_policy
 from mcurl_torchrl.training.progress import Progress
 from mcurl_torchrl.training.run_directory import RunDirectory
@@ -255,13 +255,13 @@ class TrainingRun:
         return restored.step
 
     def _warn_when_slow(self) -> None:
-        if self.hint_when_slow is None or self._clock.count("update") < 10:
+        if self.hint_when_slow is None or self._clock.counts["update"] < 10:
             return
-        parts = ("env", "sample", "update")
+        parts, totals, counts = ("env", "sample", "update"), self._clock.totals, self._clock.counts
         if self._stride == 1:  # each part's own mean: there were steps without an update before
-            seconds = sum(self._clock.mean(part) for part in parts)
+            seconds = sum(totals[part] / counts[part] for part in parts)
         else:  # a part may be timed several times in one stride
-            seconds = sum(self._clock.total(part) for part in parts) / self.completed
+            seconds = sum(totals[part] for part in parts) / self.completed
         hours = seconds * (self.total - self.completed) / 3600
         if hours > _SLOW_HOURS:
             self._begun().note(f"at this speed the run takes about {hours:,.0f} more hours: {self.hint_when_slow}")
@@ -337,6 +337,7 @@ class TrainingRun:
         episodes = plan.evaluation_episodes if final is None else final
         if step == 0:
             progress.note(f"evaluating {episodes} episodes before training")
+        seconds_before = self._clock.totals["evaluation"]
         try:
             with self.timed("evaluation"):
                 evaluation = evaluate(
@@ -353,7 +354,7 @@ class TrainingRun:
         except EnvironmentFailed as error:
             self.completed = step
             raise EnvironmentFailed(f"in the evaluation after agent step {step}, {error}") from error
-        self._record_evaluation(step, evaluation)
+        self._record_evaluation(step, evaluation, self._clock.totals["evaluation"] - seconds_before)
         progress.restart()
         self.save(step, score=evaluation.mean)
 
@@ -368,7 +369,7 @@ class TrainingRun:
 
         return on_episode
 
-    def _record_evaluation(self, step: int, evaluation: Evaluation) -> None:
+    def _record_evaluation(self, step: int, evaluation: Evaluation, seconds: float) -> None:
         env_steps = step * self.plan.action_repeat
         self.directory.eval.truncate_after("step", step - 1)  # a step has one evaluation, also after a resume
         for number, (total, length) in enumerate(zip(evaluation.returns, evaluation.lengths, strict=True)):
@@ -379,12 +380,12 @@ class TrainingRun:
         self._shown["eval_return"] = evaluation.mean
         self._begun().note(
             f"{env_steps:,} env steps: return {evaluation.mean:.1f} (lowest {min(evaluation.returns):.1f}, highest "
-            f"{max(evaluation.returns):.1f}, {len(evaluation.returns)} episodes in "
-            f"{self._clock.last('evaluation'):.0f} s)"
+            f"{max(evaluation.returns):.1f}, {len(evaluation.returns)} episodes in {seconds:.0f} s)"
         )
         points = read_evaluations(self.directory.eval.path)
         with self._or_warn(f"no {self.directory.curve.name} at agent step {step}"):
-            self._draw(points)
+            name, reference = self.plan.name, self.plan.reference
+            plot_learning_curve({name: points}, self.directory.curve, title=name, reference=reference)
         with self._or_warn(f"no {self.directory.result.name} at agent step {step}"):
             self._write_result(points)
         if evaluation.frames:
@@ -392,10 +393,6 @@ class TrainingRun:
             with self._or_warn(f"no video {path}"):
                 write_video(path, evaluation.frames, fps=self.plan.fps)
                 self.trackers.log_video("evaluation", path, env_steps)
-
-    def _draw(self, points: list[tuple[int, list[float]]]) -> None:
-        name, reference = self.plan.name, self.plan.reference
-        plot_learning_curve({name: points}, self.directory.curve, title=name, reference=reference)
 
     def _write_result(self, points: list[tuple[int, list[float]]]) -> None:
         means = [(env_steps, sum(returns) / len(returns)) for env_steps, returns in points]
@@ -412,7 +409,7 @@ class TrainingRun:
                 "evaluation_episodes": self.plan.evaluation_episodes,
                 **self.plan.normalized(final_return=means[-1][1], best_return=best[1]),
                 "seconds": self._clock.seconds,
-                "seconds_evaluation": self._clock.total("evaluation"),
+                "seconds_evaluation": self._clock.totals["evaluation"],
             }
         )
 

@@ -64,7 +64,7 @@ def arm(where: str, at: int) -> None:
 
         FrameReplayBuffer.dumps = dumps
     elif where == "evaluation":
-        before(TrainingRun, "_draw", at_that_step)
+        before(TrainingRun, "_write_result", at_that_step)
     elif where == "row":
         before(Table, "append", at_that_step)
 

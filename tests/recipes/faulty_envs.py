@@ -1,4 +1,4 @@
-"""Environments that go wrong when they are told to, for Gymnasium."""
+"""Gymnasium environments that fail on command."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def transform(params: Params, latents: Tensor) -> Tensor:
 
 
 def info_nce(logits: Tensor, asked: Tensor) -> Tensor:
-    """The mean cross entropy of the queries that are asked; each one's own key is at its own place."""
+    """The mean cross entropy of the masked queries; the key of a query has the same index."""
     entropies = logits.exp().sum(-1).log() - logits.diagonal()
     return entropies[asked].mean()
 
@@ -230,7 +230,7 @@ class Agent:
         return torch.tensor(size, dtype=torch.float64)
 
     def scale(self, part: str) -> float:
-        """How much of its learning rate a part has: what only M-CURL has warms up, then decays."""
+        """The share of its learning rate that a part has now: M-CURL's own parts warm up, then decay."""
         if self.algo not in ("mcurl", "sym_curl") or part not in ("context", "projection"):
             return 1.0
         if self.updates < self.warmup:

@@ -33,7 +33,7 @@ def train(folder: Path, *overrides: str, recipe: str = "sac_mcurl") -> RunDirect
 
 
 def results(directory: RunDirectory) -> dict[str, Any]:
-    """Everything that a run wrote down, but for how long it took."""
+    """Everything that a run wrote, without its times."""
     metrics = tables.read(directory.metrics.path)
     return {
         "metrics": [{k: v for k, v in row.items() if not k.startswith(TIMINGS)} for row in metrics],

@@ -1,4 +1,4 @@
-"""How the recipes act: without what only learning needs."""
+"""How the recipes act: without the parts that only learning needs."""
 
 from __future__ import annotations
 

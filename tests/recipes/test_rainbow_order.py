@@ -55,7 +55,7 @@ def expected_events(updates: int) -> Iterator[str]:
 
 
 class Watch:
-    """Notes what a training run does from its beginning on, in order, and checks what should hold all the way."""
+    """Records the calls of a training run in their order, and checks at each what must always hold."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.monkeypatch = monkeypatch
@@ -77,7 +77,7 @@ class Watch:
         self.after(CategoricalDQNLoss, "copy_to_target", self.copied)
 
     def after(self, owner: Any, name: str, note: Callable[..., None]) -> None:
-        """Has each call noted: its result and its arguments."""
+        """Records the result and the arguments of each call."""
         original = getattr(owner, name)
 
         def noted(*args: Any, **kwargs: Any) -> Any:
@@ -159,7 +159,7 @@ def same(ours: Params, others: Params) -> bool:
 
 
 class ExpectedPriorities:
-    """What the weights of all rows should be, kept in a list: a row of an episode's last observation is never drawn."""
+    """The expected weights of all rows, in a list: a row of an episode's last observation is never drawn."""
 
     def __init__(self) -> None:
         self.weights: list[float] = []

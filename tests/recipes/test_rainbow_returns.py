@@ -63,7 +63,7 @@ def test_no_return_crosses_the_end_of_an_episode(tmp_path, max_emulator_frames, 
 
 
 def check_transition(sample: TensorDictBase, episode: list[TensorDictBase], start: int) -> float:
-    """Compares a sampled transition with the steps of its episode; returns what its return should be."""
+    """Compares a sampled transition with the steps of its episode; returns its expected return."""
     steps = min(20, len(episode) - start)
     first, last = episode[start], episode[start + steps - 1]
     expected = sum(0.99**k * float(episode[start + k]["next", "reward"]) for k in range(steps))

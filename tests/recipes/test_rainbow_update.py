@@ -35,7 +35,7 @@ class OneSpec:
 
 @pytest.fixture
 def double_precision(monkeypatch):
-    """All in double precision, also where the package asks for single: rounding would hide small mistakes."""
+    """Uses double precision also where the package asks for single: rounding would hide small mistakes."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     torch.set_default_dtype(torch.float64)
     yield
@@ -148,7 +148,7 @@ def noise_of(buffers: Params) -> Noise:
 
 
 def images(*lead: int) -> Tensor:
-    """Draws images whose frames are brighter and darker, so that what the network says of them differs."""
+    """Draws images whose frames are brighter and darker, so that the network's outputs for them differ."""
     return (255 * torch.rand(*lead, 4, 1, 1) * torch.rand(*lead, 4, SIZE, SIZE)).byte()
 
 
@@ -179,7 +179,7 @@ def draw_batch(weight: float) -> tuple[TensorDict, Params]:
 
 
 def draw_views(algo: str, batch: TensorDict) -> tuple[TensorDictBase, Params]:
-    """Draws what a contrastive loss sees: CURL the batch's observations, the others slices."""
+    """Draws the data of a contrastive loss: the batch's observations for CURL, slices for the others."""
     if algo == "rainbow":
         return batch, {}
     shape = [BATCH] if algo == "curl" else [SLICES, LENGTH]

@@ -75,7 +75,7 @@ def make(out: Path, *folders: Path, more: tuple[str, ...] = ()) -> Made:
 
 
 def grouped(folder: Path) -> tuple[report_runs.Found, report_groups.Grouping]:
-    """What a report has before it draws anything."""
+    """The results of a report, before anything is drawn."""
     found = report_runs.find_runs([folder])
     return found, report_groups.group_runs(found.runs)
 

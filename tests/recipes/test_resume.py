@@ -47,7 +47,7 @@ class Kept:
 
 
 def states_of(folder: Path) -> dict[str, object]:
-    """All that the last checkpoint holds, but for how long it took."""
+    """The states of the last checkpoint, without its times."""
     checkpoints = Checkpoints(folder / "checkpoints")
     parts = {name: Kept() for name in checkpoints.latest().states if name != "clock"}
     checkpoints.restore(components=parts, step=checkpoints.latest().step)

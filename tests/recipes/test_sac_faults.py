@@ -45,7 +45,7 @@ FAULTY = [
 
 @pytest.fixture
 def fault(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Faulty, float], float]], None]:
-    """Says what the environments do in each step and reset from now on, until the test is over."""
+    """Sets the fault that the environments have in each step and reset, until the test is over."""
     monkeypatch.setattr(Faulty, "made", [])
     return lambda what: monkeypatch.setattr(Faulty, "fault", what)
 
@@ -57,12 +57,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 @pytest.fixture
 def run(finished: RunDirectory, tmp_path: Path) -> RunDirectory:
-    """A finished run of one's own."""
+    """A finished run that the test may change."""
     return RunDirectory(shutil.copytree(finished.path, tmp_path / "run"))
 
 
 def refusal(folder: Path, *overrides: str) -> str:
-    """Trains, and returns what is said when that does not work."""
+    """Trains, and returns the message of the error that ends it."""
     with pytest.raises((SystemExit, launch.BadCommand)) as raised:
         train(folder, *overrides)
     message = str(raised.value)

@@ -172,7 +172,7 @@ def test_sweeps(tmp_path: Path):
     assert one["final_return"] != two["final_return"]
 
 
-# -- what gets which gradients, who touches whose random numbers -------------------------------------------------------
+# -- gradients and random numbers --------------------------------------------------------------------------------------
 
 
 def test_evaluation_leaves_no_trace():

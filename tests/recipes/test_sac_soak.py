@@ -40,7 +40,7 @@ def test_memory_is_flat_and_steps_do_not_get_slower(tmp_path: Path, monkeypatch:
     images = torch.rand(8, 9, 32, 32)
 
     def milliseconds_of_fixed_work() -> float:
-        """What the machine is able to do at this moment: other programs come and go."""
+        """Measures the machine's speed at this moment: other programs come and go."""
         begin = time.perf_counter()
         for _ in range(10):
             fixed(images)

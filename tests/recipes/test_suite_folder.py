@@ -43,7 +43,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 @pytest.fixture
 def run(finished: RunDirectory, tmp_path: Path) -> RunDirectory:
-    """A finished run of one's own."""
+    """A finished run that the test may change."""
     return RunDirectory(shutil.copytree(finished.path, tmp_path / "rad-seed1"))
 
 

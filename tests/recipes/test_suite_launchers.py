@@ -26,7 +26,7 @@ def test_hydras_own_groups_are_passed_on(arguments: list[str]):
 
 
 def sweep(folder: Path, *arguments: str, python: str | Path = sys.executable) -> str:
-    """Runs a job that fails and one that does not; returns what is said."""
+    """Runs a job that fails and one that does not; returns the output."""
     place = [f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=batch${sac.batch_size}"]
     done = subprocess.run(
         [python, str(RECIPES / "sac_mcurl.py"), *JOBS, *DOT, *place, *arguments],

@@ -60,7 +60,7 @@ def resumed(run: RunDirectory) -> int:
 
 
 def wait_for(what: Callable[[], object]) -> object:
-    """Waits until there is something."""
+    """Waits until a function returns something."""
     until = time.monotonic() + PATIENCE
     while not (found := what()):
         assert time.monotonic() < until, "it never came"
@@ -79,7 +79,7 @@ def trains(run: RunDirectory) -> int | None:
 
 @contextlib.contextmanager
 def meanwhile(act: Callable[[], None]):
-    """Does something beside; what fails there fails here."""
+    """Runs a function in a thread; its error is raised here."""
     failures = []
 
     def acting() -> None:
@@ -192,7 +192,7 @@ def test_ctrl_c_saves_all_and_the_same_command_goes_on(tmp_path: Path, capsys: p
 
 @pytest.fixture
 def pids():
-    """Processes by their run, which do not outlive the test."""
+    """The processes of the runs, by run; they are ended with the test."""
     found: dict[RunDirectory, int] = {}
     yield found
     for pid in found.values():

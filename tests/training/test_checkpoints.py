@@ -42,7 +42,7 @@ REPO = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def _no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for the disk takes most of the time of these small saves; what it is for has a test of its own."""
+    """Skips the wait for the disk, most of the time of these small saves; the wait has a test of its own."""
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 
@@ -438,7 +438,7 @@ def test_an_unreadable_checkpoint_does_not_stop_a_run(copied: Path) -> None:
     checkpoints = Checkpoints(copied)
     save(checkpoints, 30)
     assert steps(checkpoints) == [20, 30]
-    assert (copied / "checkpoint-000000000010").read_text() == "[]"  # left to who can read it
+    assert (copied / "checkpoint-000000000010").read_text() == "[]"  # a later release may read it
     assert restored_step(copied) == 30
 
 
@@ -659,7 +659,7 @@ def make_before(directory: Path) -> FrameReplayBuffer:
 
 
 def save_more(directory: Path, step: int, component: Any = None) -> None:
-    """Goes on from step 300, and saves what says 999 and 64 rows."""
+    """Goes on from step 300, and saves a component that says 999 and a replay of 64 rows."""
     checkpoints, replay = Checkpoints(directory), make_buffer(60)
     checkpoints.restore(components={}, replay=replay)
     replay.extend(make_episode(3, first=900))
@@ -710,7 +710,7 @@ def test_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) 
 
 
 class Deadly(Counter):
-    """Kills the process when it is to be saved."""
+    """A component that kills the process when it is saved."""
 
     def state_dict(self) -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGKILL)
