@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,11 +86,36 @@ def check_actions(env: EnvBase, *, discrete: bool, recipe: str, other: str) -> N
         )
 
 
+class ReservedMemmapStorage(LazyMemmapStorage):
+    """A storage on disk that takes all of its room at once.
+
+    Without that, a disk that fills up later ends the process by SIGBUS, without a message.
+    """
+
+    def _init(self, data: Any) -> None:
+        super()._init(data)
+        for rows in self._storage.values(include_nested=True, leaves_only=True):
+            size = os.path.getsize(rows.filename)
+            try:
+                if size > shutil.disk_usage(rows.filename).free:  # asked first: a failed reservation fills the disk
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                with open(rows.filename, "r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                raise OSError(
+                    error.errno,
+                    f"replay.memmap=true: no room for {size:,} bytes of {rows.filename} ({error.strerror}); "
+                    f"replay.capacity={self.max_size} is the number of its rows",
+                ) from None
+
+
 def make_storage(replay: ReplayConfig, directory: Path, *, ndim: int = 1) -> LazyTensorStorage:
     """Makes the storage of a replay buffer: ``ndim=2`` for a batch of environments, which share the capacity."""
-    if replay.memmap:
-        return LazyMemmapStorage(replay.capacity, scratch_dir=directory / "replay_storage", ndim=ndim)
-    return LazyTensorStorage(replay.capacity, device="cpu", ndim=ndim)
+    if not replay.memmap:
+        return LazyTensorStorage(replay.capacity, device="cpu", ndim=ndim)
+    folder = directory / "replay_storage"
+    shutil.rmtree(folder, ignore_errors=True)  # of a killed process; a resumed run takes its rows from the checkpoint
+    return ReservedMemmapStorage(replay.capacity, scratch_dir=folder, ndim=ndim)
 
 
 # -- the auxiliary task ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, IntegerNode, OmegaConf
 
 from recipes.objective_files import objective_keys
 from recipes.schema import CONF
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # with torch, which takes seconds: imported where a run direc
 
 SHARED = CONF / "shared"
 PATHS = ("resume", "run", "runs", "out")  # settings that name a file or a folder
+AUTO = "auto"  # resume=auto starts or continues the run in its directory
 
 
 def config_folder(config_name: str) -> Path:
@@ -59,7 +60,10 @@ def read_settings(arguments: list[str], schema: type, conf: Path) -> tuple[list[
         overrides = OverridesParser.create().parse_overrides(settings)
     except OverrideParseException as error:
         raise BadCommand(f"{error}".strip()) from None
+    overrides = [as_whole_number(override, schema) for override in overrides]
     check_overrides(overrides, schema, conf)
+    rewritten = dict(zip(settings, (override.input_line for override in overrides), strict=True))
+    arguments = [rewritten.get(argument, argument) for argument in arguments]
     given = {override.key_or_group: override.value() for override in overrides if not override.is_sweep_override()}
     for key in ("env.task", "env.game"):
         if (named := given.get(key)) is not None and (SHARED / "env" / f"{named}.yaml").is_file():
@@ -67,8 +71,21 @@ def read_settings(arguments: list[str], schema: type, conf: Path) -> tuple[list[
     return arguments, overrides
 
 
+def as_whole_number(override: Override, schema: type) -> Override:
+    """Writes 1e3 as 1000 where the schema wants a whole number: OmegaConf takes no other form."""
+    value = None if override.is_sweep_override() else override.value()
+    if not isinstance(value, float) or not value.is_integer():
+        return override
+    node: Any = OmegaConf.structured(schema)
+    for part in override.key_or_group.split("."):
+        node = node._get_node(part) if isinstance(node, DictConfig) and part in node else None
+    if not isinstance(node, IntegerNode):
+        return override
+    return OverridesParser.create().parse_override(f"{override.key_or_group}={int(value)}")
+
+
 def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
-    """Checks the command line as :func:`read_settings` does; to resume a run, adds what that run had set."""
+    """Checks the command line as :func:`read_settings` does; to resume a run, adds the settings of that run."""
     if asks_for_information(arguments):
         return arguments
     arguments, overrides = read_settings(arguments, schema, conf)
@@ -78,16 +95,22 @@ def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
     resumed = [override for override in overrides if override.key_or_group == "resume"]
     if not resumed or resumed[-1].value() is None:
         return arguments
-    if {"-m", "--multirun"} & set(arguments):
-        raise BadCommand("resume continues one run; it does not go with --multirun")
+    multirun, given = {"-m", "--multirun"} & set(arguments), {override.key_or_group for override in overrides}
+    if resumed[-1].value() == AUTO:
+        place = "hydra.sweep.dir" if multirun else "hydra.run.dir"
+        if place not in given:
+            raise BadCommand(f"resume=auto looks for a run in a directory that you name: add {place}=DIR")
+        return arguments
+    if multirun:
+        raise BadCommand("resume=DIR continues one run; resume=auto continues a sweep")
     directory = directory_named_by(resumed[-1])
     check_resumable(directory)
-    check_recipe(directory, schema)
+    check_recipe(directory, schema().recipe)
     flags = [argument for argument in arguments if argument.startswith("-")]
     settings = [argument for argument in arguments if not argument.startswith("-")]
-    given = {override.key_or_group for override in overrides}
     # Hydra refuses a group that is set twice; the new setting wins.
-    before = [line for line in overrides_of(directory) if line.lstrip("+~").partition("=")[0] not in given]
+    recorded = overrides_of(directory, schema, conf)
+    before = [override.input_line for override in recorded if override.key_or_group not in given]
     # Hydra's own record of the first start, .hydra/, stays as it is.
     place = [f"hydra.run.dir={quoted(directory.path)}", "hydra.output_subdir=null"]
     return [*flags, *before, *settings, *place]
@@ -117,12 +140,23 @@ def quoted(path: str | Path) -> str:
     return f"'{text}'"
 
 
-def overrides_of(directory: RunDirectory) -> list[str]:
-    """Returns the overrides that a run was started with."""
-    overrides = read_manifest(directory).get("overrides")
-    if not isinstance(overrides, list) or not all(isinstance(line, str) for line in overrides):
-        raise BadCommand(f"resume={directory.path}: {directory.manifest.name} is damaged: it lists no overrides")
-    return overrides
+def overrides_of(directory: RunDirectory, schema: type, conf: Path) -> list[Override]:
+    """Returns the overrides that a run was started with, checked like those of a command line; none are Hydra's own."""
+    lines = read_manifest(directory).get("overrides")
+    named = f"resume={directory.path}: {directory.manifest.name}"
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise BadCommand(f"{named} is damaged: it lists no overrides")
+    try:
+        overrides = OverridesParser.create().parse_overrides(lines)
+        check_overrides(overrides, schema, conf)
+    except (OverrideParseException, BadCommand) as error:
+        raise BadCommand(f"{named} lists overrides that cannot be used: {error}") from None
+    return [override for override in overrides if not is_hydras(override)]
+
+
+def is_hydras(override: Override) -> bool:
+    """Tells whether an override is one of Hydra's own, such as hydra.run.dir=DIR or hydra/launcher=joblib."""
+    return re.split("[./]", override.key_or_group)[0] == "hydra"
 
 
 def read_manifest(directory: RunDirectory) -> dict[str, Any]:
@@ -132,9 +166,9 @@ def read_manifest(directory: RunDirectory) -> dict[str, Any]:
         raise BadCommand(f"resume={directory.path}: {error}") from None
 
 
-def check_recipe(directory: RunDirectory, schema: type) -> None:
+def check_recipe(directory: RunDirectory, ours: str) -> None:
     """Refuses to continue a run of another recipe."""
-    ours, theirs = schema().recipe, read_manifest(directory).get("recipe")
+    theirs = read_manifest(directory).get("recipe")
     if theirs is not None and theirs != ours:
         raise BadCommand(f"resume={directory.path}: it is a run of recipes/{theirs}.py, not of recipes/{ours}.py")
 
@@ -173,7 +207,7 @@ def check_overrides(overrides: list[Override], schema: type, conf: Path) -> None
 
 def check_override(override: Override, schema: type, conf: Path, objective: set[str]) -> None:
     key = override.key_or_group
-    if re.split("[./]", key)[0] == "hydra":  # hydra.run.dir=..., hydra/launcher=...
+    if is_hydras(override):
         return
     group = key.partition("@")[0]
     if choices := group_choices(group, conf):
@@ -225,6 +259,7 @@ def check_resumable(directory: RunDirectory) -> None:
         why = "it has no checkpoint" if directory.manifest.is_file() else f"it has no {directory.manifest.name}"
     else:
         why = "it is a file, not a run directory" if directory.path.exists() else "it does not exist"
-    found = recent_runs(directory.path.parent) or recent_runs("runs")
+    # A wrong path may lie in a folder with millions of files.
+    found = recent_runs(directory.path.parent, depth=1) or recent_runs("runs")
     listed = "".join(f"\n  {run}" for run in found) or " none"
     raise BadCommand(f"{directory.path}: {why}. Runs with a checkpoint:{listed}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -32,17 +33,19 @@ from mcurl_torchrl.training import (
     Trackers,
     TrainingRun,
     catch_stop_signals,
+    check_installed,
     keep_freed_pages,
     make_trackers,
 )
 from recipes.building import padding
-from recipes.command_line import BadCommand, config_folder, in_a_sentence, prepare, quoted
+from recipes.command_line import AUTO, BadCommand, check_recipe, config_folder, in_a_sentence, prepare, quoted
 from recipes.objective_files import drop_foreign_keys
 from recipes.published_scores import published_scores, random_and_human_score
 from recipes.schema import check_env
 
 # The settings that may differ between a run and its resumption without an effect on its numbers.
 NOT_COMPARED = ("resume", "resume_changed", "logging.progress")
+MAY_CHANGE = ("threads",)  # the settings that a resumed run may change: they move the last digits of numbers at most
 # The settings that are whole numbers of at least 1, or null where the schema allows that.
 COUNTS = (
     *("env.action_repeat", "threads", "checkpoint.interval_agent_steps", "checkpoint.keep_last"),
@@ -82,6 +85,8 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
         try:
             job(cfg)
         except BadCommand as error:
+            with contextlib.suppress(OSError):  # It is not empty where there was a run before.
+                Path(HydraConfig.get().runtime.output_dir).rmdir()
             sys.exit(f"{program}: {error}")
         except Exception as error:
             explain(Path(HydraConfig.get().runtime.output_dir), error)
@@ -125,9 +130,9 @@ def run_job(train: Train, cfg: DictConfig, directory: RunDirectory, overrides: l
 def run_locked(
     train: Train, cfg: DictConfig, directory: RunDirectory, overrides: list[str], stop: StopRequested
 ) -> None:
-    resume = cfg.resume is not None
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)  # before the manifest names their number
+    resume = continues(cfg, directory)
     when_restored = prepare_directory(directory, cfg, overrides, resume)
     if resume and (said := already_finished(cfg, directory)):
         print(said, file=sys.stderr)
@@ -152,7 +157,7 @@ def run_locked(
         print(
             f"stopped by {stop.signal_name} at agent step {run.completed:,}; {how_to_go_on(directory)}", file=sys.stderr
         )
-        sys.exit(130 if stop.signal_name == "SIGINT" else 143)
+        sys.exit(stop.exit_code)
     latest = Checkpoints(directory.checkpoints).latest()
     if latest is None or latest.step < run.completed:
         sys.exit(f"trained to the end, which could not be saved; {how_to_go_on(directory)}")
@@ -177,7 +182,9 @@ def check_settings(cfg: DictConfig) -> None:
             if options is not None and not OmegaConf.is_dict(options):
                 example = f"'logging.{name}={{project: mcurl}}'"
                 raise ValueError(f"logging.{name}={options}; give its options, as in {example}")
-    except ValueError as error:
+            if options is not None:
+                check_installed(name)
+    except (ValueError, ImportError) as error:
         raise BadCommand(str(error)) from None
 
 
@@ -197,22 +204,41 @@ def prepare_directory(
     compared = comparable(cfg)
     overrides = [given for given in overrides if given.partition("=")[0] not in ("resume", "resume_changed")]
     if resume:
-        changed = list(differences(saved_config(directory), compared))
-        if changed and not cfg.resume_changed:
-            listed = "".join(f"\n  {line}" for line in changed)
+        changed = dict(differences(saved_config(directory), compared))
+        refused = [line for key, line in changed.items() if key not in MAY_CHANGE]
+        if refused and not cfg.resume_changed:
+            listed = "".join(f"\n  {line}" for line in refused)
             raise BadCommand(
                 f"the run was started with other settings:{listed}\nresume_changed=true goes on with the new ones"
             )
         return functools.partial(change_settings, directory, compared, overrides) if changed else None
-    if directory.manifest.exists():
-        if Checkpoints(directory.checkpoints).latest() is not None:
-            raise BadCommand(f"{directory.path} holds a run already; resume={quoted(directory.path)} continues it")
-        raise BadCommand(
-            f"{directory.path} holds a run already, which has no checkpoint: remove it, or use another directory"
-        )
     directory.write_config(OmegaConf.to_yaml(compared))
     directory.write_manifest(overrides=overrides, device=pick_device(cfg.device), recipe=cfg.recipe)
     return None
+
+
+def continues(cfg: DictConfig, directory: RunDirectory) -> bool:
+    """Tells whether there is a run to continue; empties the directory of one that ended before its first checkpoint."""
+    if cfg.resume not in (None, AUTO):
+        return True
+    if not directory.manifest.exists():
+        return False
+    place = quoted(directory.path)
+    if Checkpoints(directory.checkpoints).latest() is not None:
+        if cfg.resume is None:
+            raise BadCommand(f"{directory.path} holds a run already; resume={place} continues it")
+        check_recipe(directory, cfg.recipe)
+        return True
+    if any(directory.checkpoints.glob("checkpoint-*")):
+        raise BadCommand(f"{directory.path} holds a run already, and none of its checkpoints can be read")
+    if cfg.resume is None and directory.eval.path.exists():
+        raise BadCommand(
+            f"{directory.path} holds a run already, which has no checkpoint: remove it, or use another directory; "
+            "resume=auto starts it again"
+        )
+    print(f"{directory.path} holds a run that has no checkpoint; it starts again", file=sys.stderr)
+    directory.clear()
+    return False
 
 
 def change_settings(directory: RunDirectory, settings: dict[str, Any], overrides: list[str]) -> None:
@@ -230,9 +256,9 @@ def saved_config(directory: RunDirectory) -> Any:
 
 def already_finished(cfg: DictConfig, directory: RunDirectory) -> str | None:
     """Returns the message for a run that is finished, None for another."""
-    repeat = cfg.env.action_repeat
-    env_steps = Checkpoints(directory.checkpoints).latest().step * repeat
-    if env_steps < cfg.total_env_steps // repeat * repeat:
+    repeat, latest = cfg.env.action_repeat, Checkpoints(directory.checkpoints).latest()
+    env_steps = latest.step * repeat
+    if env_steps < cfg.total_env_steps // repeat * repeat or latest.info.get("evaluation_due"):
         return None
     longer = f"total_env_steps={2 * env_steps} resume_changed=true"
     return f"{directory.path} is finished, after {env_steps:,} env steps; to go on for longer, add for example {longer}"
@@ -252,7 +278,7 @@ def save_after(run: TrainingRun | None) -> str:
     if run is None or run.completed == 0:
         return ""
     try:
-        run.save(run.completed)
+        run.save_completed()
     except Exception as error:
         return f"not saved at agent step {run.completed:,}: {error}"
     return ""
@@ -267,13 +293,13 @@ def comparable(cfg: DictConfig) -> dict[str, Any]:
     return settings
 
 
-def differences(before: Any, now: Any, name: str = "") -> Iterator[str]:
-    """Yields a line for each setting that differs."""
+def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yields the key of each setting that differs, and a line about it."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in sorted({*before, *now}):
             yield from differences(before.get(key), now.get(key), f"{name}.{key}" if name else key)
     elif before != now:
-        yield f"{name}: {before} -> {now}"
+        yield name, f"{name}: {before} -> {now}"
 
 
 def pick_device(name: str) -> torch.device:

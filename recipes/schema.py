@@ -186,7 +186,7 @@ class RecipeConfig:
     seed: int = 1
     device: str = "auto"  # auto: a GPU where there is one
     threads: int | None = None  # torch's; null: as torch chooses
-    resume: str | None = None  # a run directory to continue
+    resume: str | None = None  # a run directory to continue; auto: start or continue in hydra.run.dir
     resume_changed: bool = False  # continue although settings differ
 
 

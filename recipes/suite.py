@@ -91,7 +91,7 @@ def run(suite: Suite, options: Options) -> int:
     board.show(jobs, now=True)
     if stop.requested:
         print("stopped; the same command goes on")
-        return 130 if stop.signal_name == "SIGINT" else 143
+        return stop.exit_code
     return 0 if all(job.status == "done" for job in jobs) else 1
 
 

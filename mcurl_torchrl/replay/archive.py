@@ -190,6 +190,12 @@ def _write_tensors(path: Path, stem: str, tensors: dict[str, Tensor]) -> dict[st
     return {"file": name, "size": len(content), "crc32": zlib.crc32(content)}
 
 
+def remove_unnamed(path: Path) -> None:
+    """Removes the files that no manifest in a folder names any more, after manifests were removed."""
+    with _locked(path):
+        _remove_unnamed(path)
+
+
 def _remove_unnamed(path: Path) -> None:
     """Removes files of this format that no manifest in the folder names, also those of killed saves."""
     named: set[str] = set()

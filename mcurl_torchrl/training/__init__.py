@@ -14,7 +14,7 @@ from mcurl_torchrl.training.scores import human_normalized_score
 from mcurl_torchrl.training.seeds import derive_seed, seed_everything
 from mcurl_torchrl.training.stopping import StopRequested, catch_stop_signals
 from mcurl_torchrl.training.tables import Table
-from mcurl_torchrl.training.trackers import Trackers, make_trackers
+from mcurl_torchrl.training.trackers import Trackers, check_installed, make_trackers
 from mcurl_torchrl.training.videos import read_video, write_video
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Trackers",
     "TrainingRun",
     "catch_stop_signals",
+    "check_installed",
     "derive_seed",
     "describe_policy",
     "evaluate",

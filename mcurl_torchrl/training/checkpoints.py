@@ -33,6 +33,7 @@ from torchrl.checkpoint import GlobalRNGState
 from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.files import write_file
 from mcurl_torchrl.replay import FrameReplayBuffer
+from mcurl_torchrl.replay.archive import remove_unnamed
 
 __all__ = ["CheckpointNotRestored", "CheckpointNotSaved", "Checkpoints", "SavedCheckpoint"]
 
@@ -54,9 +55,11 @@ class CheckpointNotSaved(OSError):
 
     def __init__(self, error: OSError, directory: Path, needed: int | None = None) -> None:
         self.needed = needed
-        room = "" if needed is None else f"; the file needed {needed:,} bytes"
+        room = "" if needed is None else f"; the file needs {needed:,} bytes"
         with contextlib.suppress(OSError):
-            room += f"; {shutil.disk_usage(directory).free:,} bytes are free"
+            free = shutil.disk_usage(directory).free
+            # A quota or a limit of the file's size may end a write where the disk has room: free bytes would mislead.
+            room += f"; {free:,} bytes are free" if needed is not None and free < needed else ""
         super().__init__(error.errno or errno.EIO, f"no checkpoint was saved in {directory}: {error}{room}")
 
 
@@ -206,19 +209,21 @@ class Checkpoints:
         self._keep_replays_of(new.path for new in saved[-self.keep_last :])
 
     def _keep_replays_of(self, kept: Iterable[Path]) -> None:
-        """Removes the replays of all other checkpoints; their rows go with the next save."""
+        """Removes the replays of all other checkpoints, with the rows that only they have."""
         names = {_replay_of(path) for path in kept}
         for file in self.replay_directory.glob("*"):
             match = _REPLAY_MANIFEST.fullmatch(file.name)
             if match and match[1] not in names:
                 file.unlink(missing_ok=True)
+        if self.replay_directory.is_dir():
+            remove_unnamed(self.replay_directory)
 
     # -- restoring -----------------------------------------------------------------------------------------------------
 
     def restore(
         self, *, components: Mapping[str, Any], replay: FrameReplayBuffer | None = None, step: int | None = None
     ) -> SavedCheckpoint:
-        """Restores the newest checkpoint that is whole, in place; warns about newer ones that are damaged.
+        """Restores the newest checkpoint that is whole, in place; warns about the other ones that are damaged.
 
         All files of a checkpoint are checked before anything is changed.
 
@@ -250,9 +255,19 @@ class Checkpoints:
                 continue
             _load_states(path, components, states)
             self._given_up = self._paths(after=saved.step)
+            if step is None:
+                self._warn_of_damage(candidates[candidates.index(path) + 1 :])
             return saved
         listed = "".join(f"\n  {reason}" for reason in reasons)
         raise CheckpointNotRestored(f"no checkpoint in {self.directory} can be restored:{listed}")
+
+    def _warn_of_damage(self, older: Iterable[Path]) -> None:
+        """Warns about older checkpoints that are damaged: nobody should rely on them."""
+        for path in older:
+            try:
+                _read_states(_read_header(path), set())
+            except (_Damaged, OSError) as error:
+                warnings.warn(f"an older checkpoint cannot be used: {error}", RuntimeWarning, stacklevel=3)
 
     def _load_replay(self, saved: SavedCheckpoint, replay: FrameReplayBuffer) -> None:
         if saved.replay is None:

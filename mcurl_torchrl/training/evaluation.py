@@ -20,7 +20,11 @@ from mcurl_torchrl.training import tables
 from mcurl_torchrl.training.episodes import EpisodeStream
 from mcurl_torchrl.training.seeds import derive_seed
 
-__all__ = ["Evaluation", "evaluate", "read_evaluations"]
+__all__ = ["Evaluation", "EvaluationStopped", "evaluate", "read_evaluations"]
+
+
+class EvaluationStopped(RuntimeError):
+    """An evaluation was stopped before its end."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ def evaluate(
     observation_key: str = "pixels",
     epsilon: float = 0.0,
     on_episode: Callable[[int, float], None] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Evaluation:
     """Plays whole episodes, each from its own seed, as many at a time as there are environments.
 
@@ -73,12 +78,14 @@ def evaluate(
             of the episode's own; for :class:`~torchrl.data.Categorical` and :class:`~torchrl.data.OneHot` actions.
             Defaults to 0.
         on_episode (callable, optional): called when an episode ends, with the number of ended ones and its return.
+        stop (callable, optional): asked before each step; the evaluation ends where it returns True.
 
     Returns:
         Returns and lengths by the numbers of the episodes, not in the order in which they ended.
 
     Raises:
         EnvironmentFailed: if an environment raises an error, or gives a reward that is not finite.
+        EvaluationStopped: if ``stop`` returns True.
         ValueError: if there is no environment or one of them twice, if ``act`` gives actions of another shape, or if
             ``epsilon`` is no probability or the actions are of another kind.
 
@@ -107,6 +114,8 @@ def evaluate(
     for stream in playing:
         stream.begin(next(left))
     while playing:
+        if stop is not None and stop():
+            raise EvaluationStopped(f"stopped after {len(ended)} of {episodes} episodes")
         observations = torch.stack([stream.observe() for stream in playing])
         with torch.no_grad():
             actions = act(observations)

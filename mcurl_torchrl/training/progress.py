@@ -50,7 +50,7 @@ class Progress:
         self._step = initial
         self._shown: dict[str, Any] = {}
         self._closed = False
-        self._printed: str | None = None
+        self._printed: tuple[int, list[str]] | None = None
         self._start = time.monotonic()
         self._measure_from(self._start)
         wants_bar = self._stream.isatty() if enabled is None else enabled
@@ -71,7 +71,8 @@ class Progress:
         self._step = step
         self._shown.update(shown)
         now = time.monotonic()
-        if now >= self._next_draw and not self._silent:
+        # The last step is drawn by close(), once.
+        if now >= self._next_draw and step < self._total and not self._silent:
             self._draw(now)
 
     def restart(self) -> None:
@@ -102,17 +103,16 @@ class Progress:
             parts.append(f"done in {timedelta(seconds=round(now - self._start))}")
         elif rate > 0 and now - self._since > _FIRST_LINE_SECONDS / 2:
             parts.append(f"{timedelta(seconds=round((self._total - self._step) / rate))} left")
-        parts += [f"{name.replace('_', ' ')} {_number(value)}" for name, value in self._shown.items()]
-        steps, text = f"agent step {self._step:,}/{self._total:,}", " | ".join(parts)
+        shown = [f"{name.replace('_', ' ')} {_number(value)}" for name, value in self._shown.items()]
+        steps, text = f"agent step {self._step:,}/{self._total:,}", " | ".join([*parts, *shown])
         if self._bar is not None:
             self._bar.n = self._step
             self._bar.set_description_str(f"{steps} | {text}")
             self._next_draw = now + _BAR_SECONDS
             return
-        line = f"{steps} ({self._step / self._total:.0%}) | {text}"
-        if not (self._closed and self._printed == line):
-            self.note(line)
-        self._printed = line
+        if not (self._closed and self._printed == (self._step, shown)):  # the last line comes once
+            self.note(f"{steps} ({self._step / self._total:.0%}) | {text}")
+        self._printed = self._step, shown
         self._next_draw = now + _LINE_SECONDS
 
     def _measure_from(self, now: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from mcurl_torchrl.training.checkpoints import CheckpointNotSaved, Checkpoints
 from mcurl_torchrl.training.clock import Clock
 from mcurl_torchrl.training.curves import plot_learning_curve
 from mcurl_torchrl.training.episodes import EnvironmentFailed
-from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluations
+from mcurl_torchrl.training.evaluation import Evaluation, EvaluationStopped, evaluate, read_evaluations
 from mcurl_torchrl.training.policies import describe_policy
 from mcurl_torchrl.training.progress import Progress
 from mcurl_torchrl.training.run_directory import RunDirectory
@@ -38,6 +39,7 @@ __all__ = ["RunPlan", "TrainingRun"]
 
 _QUIET_SECONDS = 20.0  # a longer evaluation tells how far it is
 _SLOW_HOURS = 6.0
+_BUSY_LOAD = 1.5  # processes that want to run, for each core; a run by itself makes about 1
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,8 @@ class TrainingRun:
     that was killed and resumed equals one that was not, bit for bit (on a CPU, with the same number of threads).
 
     ``result.json`` has two returns. ``final_return`` is the mean of the last evaluation: it is the one to report.
-    ``best_return`` is the highest mean of all evaluations: out of many noisy means it picks a lucky one. With
+    ``best_return`` is the highest mean of all evaluations but the first, which comes before training: out of many noisy
+    means it picks a lucky one. With
     ``plan.baselines`` there are also ``final_human_normalized`` and ``best_human_normalized``, the same two on the
     scale of :func:`~mcurl_torchrl.training.human_normalized_score`.
 
@@ -171,11 +174,13 @@ class TrainingRun:
         self._info: dict[str, Any] = {}
         self._clock = Clock()
         self._latest = _Latest()
-        self._learning = False
+        self._learning = self._said_busy = False
         self._stride = 1
         self._shown: dict[str, float] = {}
         self._bar_metrics: tuple[str, ...] = ()
         self._last_saved: Path | None = None
+        self._saved_step = -1
+        self._evaluation_due = True  # before training
 
     @property
     def total(self) -> int:
@@ -201,7 +206,7 @@ class TrainingRun:
         self._info["policy"] = describe_policy(policy, num_frames=self.plan.num_frames, padding=self.plan.padding)
 
     def begin(self, act: Callable[[Tensor], Tensor], envs: EnvBase | Sequence[EnvBase]) -> None:
-        """Restores the last checkpoint of a resumed run, or evaluates before the first step.
+        """Restores the last checkpoint of a resumed run; evaluates before the first step, or where a stop prevented it.
 
         Args:
             act (callable): observations to actions, as in :meth:`finish_step`.
@@ -209,11 +214,12 @@ class TrainingRun:
         """
         if self._components is None:
             raise RuntimeError("begin() before track(): a checkpoint would be empty; call track() first")
-        self.completed = self._restore() if self.resume else 0
+        if self.resume:
+            self._restore()
         self.progress = Progress(self.total, initial=self.completed, enabled=self._show_progress)
         self._clock.start()
-        if self.completed == 0:
-            self.evaluate(0, act, envs)
+        if self._evaluation_due:
+            self.evaluate(self.completed, act, envs)
 
     def agent_steps(self, stride: int = 1) -> Iterator[int]:
         """Yields the numbers of agent steps, the first of all being ``stride``; call :meth:`begin` before.
@@ -227,14 +233,13 @@ class TrainingRun:
         try:
             for step in range(self.completed + stride, self.total + stride, stride):
                 if self.stop.requested:
-                    progress.note(f"{self.stop.signal_name}: saving at agent step {self.completed:,}")
-                    self.save(self.completed)
+                    self.save_completed()
                     return
                 yield min(step, self.total)
                 self.completed = min(step, self.total)
                 progress.update(self.completed, **self._shown)
                 self._warn_when_slow()
-            self.finished = True
+            self.finished = not self._evaluation_due
         finally:
             progress.close()
 
@@ -243,16 +248,38 @@ class TrainingRun:
             raise RuntimeError("call begin() first")
         return self.progress
 
-    def _restore(self) -> int:
+    def _restore(self) -> None:
         assert self._components is not None
         with keep_optimizer_options(self._components.values()):
             restored = self.checkpoints.restore(components=self._components, replay=self._replay)
-        self._last_saved = restored.path
+        self.completed = self._saved_step = restored.step
+        self._last_saved, self._evaluation_due = restored.path, restored.info.get("evaluation_due", False)
         if self.when_restored is not None:
             self.when_restored()
         self.directory.truncate_after(restored.step)
-        self.directory.record_resume(restored.step, device=self.device)
-        return restored.step
+        if self._evaluation_due:  # it may have written rows
+            self.directory.eval.truncate_after("step", restored.step - 1)
+        changed = self._changed_tables(restored.info.get("tables", {}))
+        self.directory.record_resume(restored.step, device=self.device, **changed)
+
+    def _changed_tables(self, saved: Mapping[str, str]) -> dict[str, list[str]]:
+        """Warns about tables whose rows are not those of the checkpoint; returns an entry for the manifest."""
+        now = self._fingerprints()
+        changed = [name for name, fingerprint in saved.items() if now.get(name) != fingerprint]
+        for name in changed:
+            self._warn(
+                f"{self.directory.path / name} does not have the rows that it had at the checkpoint: it was edited or "
+                "removed. The run goes on with the rows that are there, and the manifest says so"
+            )
+        return {"changed_tables": changed} if changed else {}
+
+    def _fingerprints(self) -> dict[str, str]:
+        tables = (self.directory.metrics, self.directory.eval)
+        found = {}
+        for table in tables:
+            with contextlib.suppress(ValueError):  # A damaged table has none.
+                found[table.path.name] = table.fingerprint()
+        return found
 
     def _warn_when_slow(self) -> None:
         if self.hint_when_slow is None or self._clock.counts["update"] < 10:
@@ -266,6 +293,17 @@ class TrainingRun:
         if hours > _SLOW_HOURS:
             self._begun().note(f"at this speed the run takes about {hours:,.0f} more hours: {self.hint_when_slow}")
         self.hint_when_slow = None
+
+    def _warn_when_busy(self) -> None:
+        """Says once that other programs use the processor: then many threads wait for each other."""
+        threads, cores = torch.get_num_threads(), os.cpu_count() or 1
+        if self._said_busy or self.device.type != "cpu" or threads == 1 or os.getloadavg()[0] <= _BUSY_LOAD * cores:
+            return
+        self._said_busy = True
+        self._begun().note(
+            f"this machine is busy (a load of {os.getloadavg()[0]:.1f} on {cores} cores), and this run has {threads} "
+            "threads: with fewer it may be many times faster, such as threads=1 of the recipes, also when it is resumed"
+        )
 
     def timed(self, part: str) -> contextlib.AbstractContextManager[None]:
         """Adds the time inside to a part of the loop, for ``metrics.csv``."""
@@ -327,12 +365,19 @@ class TrainingRun:
             self.directory.metrics.append({"step": step, "env_steps": env_steps, **numbers, **timings})
         self.trackers.log(env_steps, {f"train/{key}": value for key, value in numbers.items()})
         self._shown.update({name: numbers[name] for name in self._bar_metrics if name in numbers})
+        self._warn_when_busy()
 
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
     def evaluate(self, step: int, act: Callable[[Tensor], Tensor], envs: EnvBase | Sequence[EnvBase]) -> None:
-        """Evaluates, adds to ``eval.csv``, draws the curve, films the first episode, and saves."""
+        """Saves, evaluates, adds to ``eval.csv``, draws the curve, films the first episode, and saves the score.
+
+        A stop signal ends an evaluation at once; the resumed run begins with it.
+        """
         plan, progress = self.plan, self._begun()
+        self._evaluation_due = True
+        if self._saved_step != step:
+            self.save(step)
         final = plan.final_evaluation_episodes if step == self.total else None
         episodes = plan.evaluation_episodes if final is None else final
         if step == 0:
@@ -350,13 +395,19 @@ class TrainingRun:
                     observation_key=plan.observation_key,
                     epsilon=plan.evaluation_epsilon,
                     on_episode=self._report_quarters(episodes),
+                    stop=lambda: self.stop.requested,
                 )
+        except EvaluationStopped as stopped:
+            progress.note(f"the evaluation after agent step {step:,} {stopped}; a resumed run begins with it")
+            return
         except EnvironmentFailed as error:
             self.completed = step
             raise EnvironmentFailed(f"in the evaluation after agent step {step}, {error}") from error
         self._record_evaluation(step, evaluation, self._clock.totals["evaluation"] - seconds_before)
         progress.restart()
-        self.save(step, score=evaluation.mean)
+        self._evaluation_due = False
+        # The best checkpoint is one of a trained policy.
+        self.save(step, score=evaluation.mean if step > 0 else None)
 
     def _report_quarters(self, episodes: int) -> Callable[[int, float], None]:
         """Returns a callback that prints a line after each quarter of a long evaluation."""
@@ -396,7 +447,8 @@ class TrainingRun:
 
     def _write_result(self, points: list[tuple[int, list[float]]]) -> None:
         means = [(env_steps, sum(returns) / len(returns)) for env_steps, returns in points]
-        best = max(means, key=lambda point: (point[1], point[0]))  # the later of equals, like the best checkpoint
+        # The later of equals, and not the one before training, like the best checkpoint.
+        best = max([mean for mean in means if mean[0] > 0] or means, key=lambda point: (point[1], point[0]))
         self.directory.write_result(
             {
                 "name": self.plan.name,
@@ -424,14 +476,25 @@ class TrainingRun:
         assert self._components is not None
         self._check_parameters(step)
         self._clock.pause()
+        info = {**self._info, "tables": self._fingerprints()}
+        if self._evaluation_due:
+            info["evaluation_due"] = True
         try:
             self._last_saved = self.checkpoints.save(
-                step, components=self._components, replay=self._replay, score=score, info=self._info
+                step, components=self._components, replay=self._replay, score=score, info=info
             )
+            self._saved_step = step
         except CheckpointNotSaved as error:
-            self._warn(f"NO CHECKPOINT at agent step {step}: {error}; the last is {self._last_saved}")
+            last = "there is none" if self._last_saved is None else f"the last is {self._last_saved}"
+            self._warn(f"NO CHECKPOINT at agent step {step}: {error}; {last}")
         finally:
             self._clock.start()
+
+    def save_completed(self) -> None:
+        """Saves the last completed step, unless that is done; raises as :meth:`save` does."""
+        if self._saved_step != self.completed:
+            self._begun().note(f"saving at agent step {self.completed:,}")
+            self.save(self.completed)
 
     def _check_parameters(self, step: int) -> None:
         """Refuses to save networks that no run could go on from: a step may be infinite after a finite loss."""

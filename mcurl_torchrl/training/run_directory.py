@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 import warnings
@@ -116,14 +117,21 @@ class RunDirectory:
             raise ValueError(f"{taken} cannot be given as extra: the manifest has them already")
         self._write_manifest({**manifest, **extra})
 
-    def record_resume(self, step: int, *, device: torch.device | str | None = None) -> None:
+    def record_resume(self, step: int, *, device: torch.device | str | None = None, **extra: Any) -> None:
         """Adds to the manifest that the run goes on from the checkpoint of a step, with the present versions.
+
+        Args:
+            step (int): the step of the checkpoint.
+
+        Keyword Args:
+            device (torch.device or str, optional): the device of the training. Defaults to the CPU.
+            **extra: further entries, JSON.
 
         Raises:
             FileNotFoundError, ValueError: as :meth:`read_manifest` does.
         """
         manifest = self.read_manifest()
-        manifest["resumed"] = [*manifest.get("resumed", []), {"step": step, **_surroundings(device)}]
+        manifest["resumed"] = [*manifest.get("resumed", []), {"step": step, **_surroundings(device), **extra}]
         self._write_manifest(manifest)
 
     def change_overrides(self, overrides: Sequence[str]) -> None:
@@ -146,6 +154,14 @@ class RunDirectory:
         if not isinstance(manifest, dict):
             raise ValueError(f"{self.manifest} is damaged: it is a {type(manifest).__name__}, not an object")
         return manifest
+
+    def clear(self) -> None:
+        """Removes the files of a run that never saved a checkpoint, so that it can start again."""
+        for file in (self.config, self.result, self.curve, self.metrics.path, self.eval.path):
+            file.unlink(missing_ok=True)
+        for folder in (self.videos, self.path / "tensorboard", self.checkpoints):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.manifest.unlink(missing_ok=True)  # last: a directory with a manifest holds a run
 
     def truncate_after(self, step: int) -> int:
         """Drops the rows of both tables after a step, which a resumed run writes once more; returns how many."""
@@ -190,8 +206,15 @@ class RunDirectory:
                 file.truncate(0)
 
 
-def recent_runs(root: str | Path, limit: int = 5) -> list[str]:
+def recent_runs(root: str | Path, *, limit: int = 5, depth: int | None = None) -> list[str]:
     """Lists the run directories below a folder that have a checkpoint, the last saved first, with its step and time.
+
+    Args:
+        root (str or Path): the folder.
+
+    Keyword Args:
+        limit (int): how many to list at most. Defaults to 5.
+        depth (int, optional): how many levels of folders to look into. Defaults to None, all.
 
     Examples:
         >>> from mcurl_torchrl.training.run_directory import recent_runs
@@ -207,7 +230,8 @@ def recent_runs(root: str | Path, limit: int = 5) -> list[str]:
                     saved = datetime.fromtimestamp(latest.path.stat().st_mtime)
                     runs.append((saved, f"{folder} (step {latest.step}, {saved:%Y-%m-%d %H:%M})"))
             subfolders.remove("checkpoints")
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        deepest = depth is not None and len(Path(folder).relative_to(root).parts) >= depth
+        subfolders[:] = [] if deepest else [name for name in subfolders if not name.startswith(".")]
     return [line for _, line in sorted(runs, reverse=True)[:limit]]
 
 

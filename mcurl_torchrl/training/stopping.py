@@ -12,7 +12,8 @@ from types import FrameType
 
 __all__ = ["StopRequested", "catch_stop_signals"]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# The last two are what a lost terminal and a batch system (Slurm, before its time limit) send.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 @dataclass
@@ -35,14 +36,19 @@ class StopRequested:
         """Whether to stop after the current step."""
         return self.signal_name is not None
 
+    @property
+    def exit_code(self) -> int:
+        """The code that a shell gives to a program that a signal ended; 0 without a signal."""
+        return 0 if self.signal_name is None else 128 + signal.Signals[self.signal_name]
+
 
 @contextlib.contextmanager
 def catch_stop_signals() -> Iterator[StopRequested]:
-    """Turns SIGINT (Ctrl-C) and SIGTERM into a flag, so that the current step is finished and the run saved.
+    """Turns SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1 into a flag, so that the current step is finished and saved.
 
     A second SIGINT raises KeyboardInterrupt at once, for a user who does not want to wait. On exit the earlier handlers
     are back. Processes forked inside have the earlier handlers: a worker still ends on a signal. Outside of the main
-    thread, where Python allows no handlers, signals keep their effect.
+    thread, where Python allows no handlers, signals keep their effect. An ignored SIGHUP (``nohup``) stays ignored.
 
     Examples:
         >>> import os, signal
@@ -64,6 +70,8 @@ def catch_stop_signals() -> Iterator[StopRequested]:
     interrupted = False
     # None stands for a handler that was not set from Python and cannot be put back.
     previous = {number: signal.getsignal(number) or signal.SIG_DFL for number in _SIGNALS}
+    if previous[signal.SIGHUP] == signal.SIG_IGN:
+        del previous[signal.SIGHUP]
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal interrupted
@@ -77,11 +85,11 @@ def catch_stop_signals() -> Iterator[StopRequested]:
         interrupted |= number == signal.SIGINT
         if stop.signal_name is None:
             stop.signal_name = signal.Signals(number).name
-            # os.write, because print is not safe in a handler. An evaluation may take minutes, and the user waits.
+            # os.write, because print is not safe in a handler.
             os.write(2, f"\n{stop.signal_name}: finishing the current step, then saving\n".encode())
 
     try:
-        for number in _SIGNALS:
+        for number in previous:
             signal.signal(number, handle)
         yield stop
     finally:

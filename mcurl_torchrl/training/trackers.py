@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import time
@@ -18,7 +19,7 @@ from torchrl.record.loggers import TensorboardLogger, WandbLogger
 from mcurl_torchrl.checks import check_choice, needs
 from mcurl_torchrl.files import write_file
 
-__all__ = ["Tracker", "Trackers", "make_trackers"]
+__all__ = ["Tracker", "Trackers", "check_installed", "make_trackers"]
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,8 @@ def make_trackers(
         wandb (mapping, optional): ``project``, ``mode`` (``"online"``, the default, or ``"offline"``), and any further
             keyword of ``wandb.init``. Defaults to None: no Weights & Biases.
         mlflow (mapping, optional): ``experiment`` (default ``"mcurl"``), ``tracking_uri`` and, for the videos of a new
-            experiment, ``artifact_location``; MLflow chooses the last two where they are not given
-            (``MLFLOW_TRACKING_URI``, or ``mlflow.db`` and ``mlruns/`` in the working directory). Defaults to None: no
-            MLflow.
+            experiment, ``artifact_location``. Without a URI, also in ``MLFLOW_TRACKING_URI``, both are in the run's
+            directory, as ``mlflow.db`` and ``mlruns/``. Defaults to None: no MLflow.
         run_name (str): the name that W&B and MLflow show.
         config (mapping): the settings to show beside the curves.
         resume_step (int, optional): the step of the checkpoint that a run is resumed from. TensorBoard drops the points
@@ -130,6 +130,13 @@ def make_trackers(
         trackers.close(failed=True)
         raise
     return trackers
+
+
+def check_installed(name: str) -> None:
+    """Raises an ImportError if the package of a tracker, ``"wandb"`` or ``"mlflow"``, is missing; imports nothing."""
+    found = importlib.util.find_spec(name)
+    if found is None or found.origin is None:  # without an origin it is a mere folder, such as W&B itself leaves behind
+        raise ImportError(f"logging.{name} needs the package {name}: pip install 'mcurl-torchrl[tracking]'")
 
 
 def _stored_id(file: Path, resume_step: int | None) -> str | None:
@@ -199,13 +206,18 @@ def _open_mlflow(
     with needs("MLflow is missing", "tracking"):
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
-    client = MlflowClient(tracking_uri=options.get("tracking_uri"))
+    uri, location = options.get("tracking_uri"), options.get("artifact_location")
+    if uri is None and not os.environ.get("MLFLOW_TRACKING_URI"):
+        # MLflow's own choice is the working directory.
+        uri = f"sqlite:///{directory.absolute()}/mlflow.db"
+        location = location or (directory.absolute() / "mlruns").as_uri()
+    client = MlflowClient(tracking_uri=uri)
     file = directory / "mlflow_run_id"
     run_id = _stored_id(file, resume_step)
     if run_id is not None:
         client.update_run(run_id, status="RUNNING")
     else:
-        name, location = options.get("experiment", "mcurl"), options.get("artifact_location")
+        name = options.get("experiment", "mcurl")
         found = client.get_experiment_by_name(name)
         experiment_id = client.create_experiment(name, location) if found is None else found.experiment_id
         run_id = client.create_run(experiment_id, run_name=run_name).info.run_id

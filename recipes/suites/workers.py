@@ -23,7 +23,8 @@ from recipes.suites.provenance import RECIPES, now
 from recipes.suites.state import clear_unsaved, look, read_result
 
 Status = Literal["waiting", "running", "elsewhere", "done", "failed", "refused", "stopped"]
-STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)  # exit codes of who was asked to stop, the last two very early
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+STOPPED = (*(128 + number for number in STOP_SIGNALS), *(-number for number in STOP_SIGNALS))  # negative: very early
 LITTLE_ROOM = 2**28  # bytes: with less, a run that failed may have failed by that
 
 

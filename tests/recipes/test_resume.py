@@ -91,7 +91,7 @@ def run_until_killed(recipe: str, where: str, step: int, folder: Path) -> int:
         ("step", 33, 30),  # between two checkpoints
         ("checkpoint", 40, 30),  # inside the writing of a checkpoint
         ("replay", 40, 30),  # with the replay saved, and the checkpoint not yet
-        ("evaluation", 50, 40),  # with the evaluation's rows written, and nothing saved yet
+        ("evaluation", 50, 50),  # with the evaluation's rows written, and its score not yet saved
         ("row", 40, 30),  # in the middle of logging
     ],
 )

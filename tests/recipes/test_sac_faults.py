@@ -282,7 +282,7 @@ def test_no_room_for_anything_large(run: RunDirectory):
     with files_at_most(12_000), pytest.warns(UserWarning) as warned, pytest.raises(SystemExit) as ended:
         resumed(run.path, *longer)
     said = [str(warning.message) for warning in warned]
-    assert any("NO CHECKPOINT at agent step 50" in line and "bytes are free" in line for line in said)
+    assert any("NO CHECKPOINT at agent step 50" in line and "the file needs" in line for line in said)
     assert any("no curve.png at agent step 60" in line for line in said)
     assert any("no video" in line and "env_steps_60.mp4" in line for line in said)
     assert "could not be saved; to go on from the checkpoint of agent step 40" in str(ended.value)

@@ -556,10 +556,10 @@ def test_no_room(copied: Path, part: str) -> None:
             checkpoints.save(30, components=components, replay=replay)
         assert caught.value.errno == errno.EFBIG
         assert isinstance(caught.value, OSError)
-        assert str(copied) in str(caught.value) and "bytes are free" in str(caught.value)
+        assert str(copied) in str(caught.value)
         if part == "component":
             assert caught.value.needed is not None and caught.value.needed > 300 * 300 * 4
-            assert f"needed {caught.value.needed:,} bytes" in str(caught.value)
+            assert f"needs {caught.value.needed:,} bytes" in str(caught.value)
         assert files_in(copied) == before
     assert restored_step(copied, make_buffer(60)) == 20
     checkpoints.save(30, components=components, replay=replay)  # there is room again

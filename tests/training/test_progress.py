@@ -110,8 +110,15 @@ class TestLines:
         progress = make(100, stream=stream)
         clock.now += 2
         progress.update(100)
+        clock.now += 1
         progress.close()
         assert len(stream.getvalue().splitlines()) == 1
+        stopped = make(200, stream=stream)
+        clock.now += 2
+        stopped.update(100)
+        clock.now += 1
+        stopped.close()
+        assert len(stream.getvalue().splitlines()) == 2
 
     def test_notes_are_lines(self, clock: Clock) -> None:
         stream = Stream()
