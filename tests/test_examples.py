@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -17,9 +18,11 @@ REPO = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((REPO / "examples").glob("*.py"))
 SMALL_RUNS = {
     "compose_ddpg.py": ["--steps", "240"],
+    "plain_dqn.py": ["--steps", "300"],
     "replay_demo.py": ["--steps", "60"],
     "slices_for_cpc.py": ["--updates", "60"],
     "stock_buffer.py": ["--updates", "60"],
+    "td3_collector.py": ["--steps", "150"],
 }
 MAX_LINES = 120
 NUMBER = r"-?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf)"
@@ -76,6 +79,58 @@ def test_loss_falls(name: str, label: str, fall: float, tmp_path: Path) -> None:
     assert len(losses) > 2
     assert all(map(math.isfinite, losses))
     assert losses[-1] < losses[0] - fall
+
+
+def test_plain_dqn_needs_no_tensordict_and_prints_finite_numbers(tmp_path: Path) -> None:
+    source = (REPO / "examples" / "plain_dqn.py").read_text(encoding="utf-8")
+    assert "tensordict" not in source.lower()
+    printed = run("plain_dqn.py", tmp_path)
+    assert column("step", printed) == [210, 240, 270, 300]
+    for label in ("return", "td loss", "contrastive loss"):
+        values = column(label, printed)
+        assert len(values) == 4 and all(map(math.isfinite, values)), label
+    contrastive = column("contrastive loss", printed)
+    assert contrastive[-1] < contrastive[0] - 1
+
+
+def test_plain_dqn_knows_where_the_ball_is() -> None:
+    example = load("plain_dqn.py")
+    env = example.Catch()
+    for seed in range(20):
+        env.reset(seed=seed)
+        for _ in range(example.CELLS - 1):
+            _, reward, terminated, truncated, _ = env.step(1 + int(np.sign(env.ball - env.paddle)))
+        assert reward == 1 and terminated and not truncated, "who follows the ball catches it"
+
+
+def test_td3_collector_prints_finite_numbers(tmp_path: Path) -> None:
+    printed = run("td3_collector.py", tmp_path)
+    assert column("step", printed) == [100, 150]
+    for label in ("return", "td loss", "contrastive loss", "accuracy"):
+        values = column(label, printed)
+        assert len(values) == 2 and all(map(math.isfinite, values)), label
+
+
+def test_td3_collector_teaches_the_encoder_by_critics_and_contrast_but_not_by_the_actor() -> None:
+    example = load("td3_collector.py")
+    buffer = example.make_replay(capacity=200)
+    steps = example.make_env("cartpole-swingup", 0).rollout(2 * example.SLICE_LEN)
+    buffer.extend(steps)
+    encoder, actor, td3, task = example.make_networks(1, buffer)
+    losses = example.compute_losses(buffer.sample(), encoder, td3, task, with_actor=True)
+    parts = {"encoder": list(encoder.parameters()), "actor": list(actor.parameters())}
+    taught = {
+        (loss, name)
+        for loss in ("loss_qvalue", "loss_auxiliary", "loss_actor")
+        for name, parameters in parts.items()
+        if any(
+            gradient is not None and bool(gradient.any())
+            for gradient in torch.autograd.grad(losses[loss], parameters, retain_graph=True, allow_unused=True)
+        )
+    }
+    assert taught == {("loss_qvalue", "encoder"), ("loss_auxiliary", "encoder"), ("loss_actor", "actor")}
+    every = torch.optim.Adam(example.mcurl.joint_parameters(td3, task)).param_groups[0]["params"]
+    assert {id(value) for part in parts.values() for value in part} <= {id(value) for value in every}
 
 
 def test_compose_ddpg_prints_finite_numbers(tmp_path: Path) -> None:
