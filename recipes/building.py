@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import inspect
 import os
 import shutil
 import sys
@@ -121,8 +122,11 @@ def make_storage(replay: ReplayConfig, directory: Path, *, ndim: int = 1) -> Laz
 # -- the auxiliary task ------------------------------------------------------------------------------------------------
 
 
-def make_task(objective: DictConfig, encoder: nn.Module, buffer: FrameReplayBuffer, **given: Any) -> AuxiliaryTask:
-    """Makes the auxiliary task that an objective's file names, with the file's other keys as keyword arguments."""
+def make_task(objective: DictConfig, encoder: nn.Module, buffer: FrameReplayBuffer, **offered: Any) -> AuxiliaryTask:
+    """Makes the auxiliary task that an objective's file names, with the file's other keys as keyword arguments.
+
+    What a recipe offers besides (networks, specs, the augmentation) goes to the tasks that name it.
+    """
     options = {str(key): value for key, value in OmegaConf.to_container(objective, resolve=True).items()}
     options.pop("name")
     module, _, name = str(options.pop("task")).rpartition(".")
@@ -132,8 +136,21 @@ def make_task(objective: DictConfig, encoder: nn.Module, buffer: FrameReplayBuff
         raise ValueError(f"objective.task={module}.{name} cannot be imported: {error}") from error
     if not (isinstance(made, type) and issubclass(made, AuxiliaryTask)):
         raise ValueError(f"objective.task={module}.{name} is no AuxiliaryTask")
+    given = wanted(made, options, offered, str(objective.name))
     with section("objective"):
         return made(encoder, buffer, **given, **options)
+
+
+def wanted(made: type, options: dict[str, Any], offered: dict[str, Any], name: str) -> dict[str, Any]:
+    """Returns what a task's constructor names of what a recipe offers; refuses a task that needs more."""
+    parameters = inspect.signature(made).parameters.values()
+    if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters):
+        return offered
+    named = [parameter for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY]
+    needed = [parameter.name for parameter in named if parameter.default is parameter.empty]
+    if missing := [key for key in needed if key not in offered and key not in options]:
+        raise ValueError(f"objective={name} needs {missing} of the agent; this recipe offers {sorted(offered)}")
+    return {parameter.name: offered[parameter.name] for parameter in named if parameter.name in offered}
 
 
 @contextlib.contextmanager

@@ -111,7 +111,14 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
         made = losses[check_choice("loss", rainbow.loss, tuple(losses))]
         value = made(policy.network, gamma=rainbow.gamma, double=rainbow.double)
         augmentation = shifts[check_choice("augmentation", rainbow.augmentation, tuple(shifts))]
-    task = make_task(cfg.objective, policy.network.encoder, buffer, augmentation=augmentation)
+    task = make_task(
+        cfg.objective,
+        policy.network.encoder,
+        buffer,
+        augmentation=augmentation,
+        action_spec=env.action_spec,
+        head=policy.network.head,
+    )
     if rainbow.first_update_agent_steps < task.steps_before_sampling:
         raise ValueError(
             f"rainbow.first_update_agent_steps={rainbow.first_update_agent_steps}; it must be at least "

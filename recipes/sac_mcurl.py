@@ -111,6 +111,7 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
         buffer,
         augmentation=RandomCrop(cfg.encoder.crop_size),
         target_encoder=losses.target_encoder,
+        action_spec=env.action_spec,
     )
     if sac.random_agent_steps < task.steps_before_sampling:
         raise ValueError(

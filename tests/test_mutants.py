@@ -24,6 +24,7 @@ RUNS = "tests/recipes/test_sac_runs.py"
 RESUME = "tests/recipes/test_resume.py"
 RAINBOW = "tests/recipes/test_rainbow_update.py"
 RAINBOW_ORDER = "tests/recipes/test_rainbow_order.py"
+ACTIONS = "tests/objectives/test_action_contrastive_task.py"
 STATISTICS = "tests/reports/test_statistics.py"
 
 
@@ -39,6 +40,20 @@ class Mutant:
 
 
 MUTANTS = [
+    Mutant(
+        "after an episode's last observation an action is seen",
+        "modules/actions.py",
+        "tokens = self.embedding(action) * ~final.view(*latents.shape[:-1], 1)",
+        "tokens = self.embedding(action)",
+        ACTIONS,
+    ),
+    Mutant(
+        "actions come before their observations",
+        "modules/actions.py",
+        "torch.stack([latents, tokens], dim=-2)",
+        "torch.stack([tokens, latents], dim=-2)",
+        ACTIONS,
+    ),
     Mutant(
         "a window's ends need not be the right number of steps apart",
         "replay/windows.py",

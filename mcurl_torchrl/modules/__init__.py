@@ -1,5 +1,6 @@
 """Encoders, the context Transformer, and the heads and policies on latents."""
 
+from mcurl_torchrl.modules.actions import ActionContext, ActionEmbedding
 from mcurl_torchrl.modules.context import ContextTransformer, sinusoidal_positions
 from mcurl_torchrl.modules.dueling import DuelingHead, NoisyLinear
 from mcurl_torchrl.modules.encoders import AtariEncoder, PixelEncoder, StateEncoder
@@ -12,6 +13,8 @@ from mcurl_torchrl.modules.projections import CurlProjection, LinearProjection, 
 from mcurl_torchrl.modules.rainbow import RainbowNetwork, RainbowPolicy
 
 __all__ = [
+    "ActionContext",
+    "ActionEmbedding",
     "AtariEncoder",
     "ContextTransformer",
     "CurlProjection",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.utils import NestedKey
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -34,9 +35,10 @@ class AuxiliaryTask(nn.Module):
 
     A subclass implements :meth:`forward`, and :meth:`update_targets` if it has slow copies. It calls
     :meth:`read_slices` to learn from slices of consecutive observations, or implements :meth:`sample`. Its constructor
-    takes ``(encoder, buffer, *, augmentation=None, target_encoder=None, ...)`` and plain keyword arguments; recipes
-    make it from the keys of a YAML in ``recipes/conf/shared/objective``. ``state_dict`` must hold everything that a
-    resumed run needs.
+    takes ``(encoder, buffer, *, ...)`` with plain keyword arguments; recipes make it from the keys of a YAML in
+    ``recipes/conf/shared/objective``. It names what it needs of the agent, and gets no more: recipes offer
+    ``augmentation``, ``action_spec`` and, where the agent has them, ``target_encoder`` (SAC) and ``head`` (Rainbow).
+    ``state_dict`` must hold everything that a resumed run needs.
 
     Args:
         encoder (nn.Module): the encoder that the task shares with an RL agent. It is not registered here.
@@ -105,10 +107,20 @@ class AuxiliaryTask(nn.Module):
         return torch.device("cpu") if first is None else first.device
 
     def read_slices(
-        self, buffer: FrameReplayBuffer, *, num_slices: int, slice_len: int, transform: Transform | None = None
+        self,
+        buffer: FrameReplayBuffer,
+        *,
+        num_slices: int,
+        slice_len: int,
+        keys: Sequence[NestedKey] | None = None,
+        transform: Transform | None = None,
     ) -> None:
-        """Makes :meth:`sample` draw slices of a buffer, ``[num_slices, slice_len]``, each of one episode."""
-        self._slices = buffer.slices(num_slices=num_slices, slice_len=slice_len, transform=transform)
+        """Makes :meth:`sample` draw slices of a buffer, ``[num_slices, slice_len]``, each of one episode.
+
+        ``keys`` are the stored entries that it reads, as in :meth:`FrameReplayBuffer.slices
+        <mcurl_torchrl.FrameReplayBuffer.slices>`; None reads the pixels alone.
+        """
+        self._slices = buffer.slices(num_slices=num_slices, slice_len=slice_len, keys=keys, transform=transform)
         self._slices_shape = (num_slices, slice_len)
         self.steps_before_sampling = slice_len
 

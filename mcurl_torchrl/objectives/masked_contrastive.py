@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
 from tensordict.nn import dispatch
-from tensordict.utils import NestedKey
+from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor, nn
 
 from mcurl_torchrl.checks import check_choice, require
@@ -74,6 +75,8 @@ class MaskedContrastiveLoss(EncodingLoss):
         target_encoder_network (nn.Module, optional): encodes the keys in place of a momentum copy of this loss's own,
             so that it can be shared with a target critic, which then moves it. Defaults to None.
         encode_zeros_once (bool): the shortcut above. Defaults to True.
+        context_keys (sequence of NestedKey): entries of the batch, ``[B, T, ...]``, that the context network gets after
+            the latents, such as ``"action"``. Defaults to none.
 
     Raises:
         ValueError: on an unknown choice, and on shapes or dtypes that do not fit.
@@ -121,6 +124,7 @@ class MaskedContrastiveLoss(EncodingLoss):
         reduction: str | None = "mean",
         target_encoder_network: nn.Module | None = None,
         encode_zeros_once: bool = True,
+        context_keys: Sequence[NestedKey] = (),
     ) -> None:
         super().__init__(encoder_network, target_encoder_network, temperature, reduction)
         self.negatives = check_choice("negatives", negatives, NEGATIVES)
@@ -131,11 +135,17 @@ class MaskedContrastiveLoss(EncodingLoss):
             raise ValueError(f"the encoder's latents have feature_dim={sizes[0]}, the context network's {sizes[1]}")
         self.encode_zeros_once = encode_zeros_once
         self._context_takes_valid = "valid" in inspect.signature(context_network.forward).parameters
+        self.context_keys = tuple(unravel_key(key) for key in context_keys)
 
     @property
     def in_keys(self) -> list[NestedKey]:
         """The keys that the loss needs; ``zeroed`` is optional."""
-        return [self.tensor_keys.query_pixels, self.tensor_keys.key_pixels, self.tensor_keys.masked]
+        return [
+            self.tensor_keys.query_pixels,
+            self.tensor_keys.key_pixels,
+            self.tensor_keys.masked,
+            *self.context_keys,
+        ]
 
     @in_keys.setter
     def in_keys(self, keys: Any) -> None:
@@ -146,8 +156,9 @@ class MaskedContrastiveLoss(EncodingLoss):
         """Computes the loss of a batch ``[B, T]``."""
         views = self._read(tensordict)
         latents = self._encode_queries(views.query, views.blank)
-        queries = self._reconstruct(self.context_network_params, latents, views.valid)
-        keys = self._keys(views.key, views.valid)
+        besides = [require(tensordict, key, self) for key in self.context_keys]
+        queries = self._reconstruct(self.context_network_params, latents, views.valid, besides)
+        keys = self._keys(views.key, views.valid, besides)
         losses, correct = info_nce(
             queries, keys, negatives=self.negatives, temperature=self.temperature, valid=views.valid
         )
@@ -187,17 +198,19 @@ class MaskedContrastiveLoss(EncodingLoss):
             raise ValueError(f"{key!r} must be bool {list(shape)}; got {value.dtype} of shape {tuple(value.shape)}")
         return value.view(shape)
 
-    def _reconstruct(self, params: TensorDictParams, latents: Tensor, valid: Tensor | None) -> Tensor:
+    def _reconstruct(
+        self, params: TensorDictParams, latents: Tensor, valid: Tensor | None, besides: Sequence[Tensor]
+    ) -> Tensor:
         options = {"valid": valid} if valid is not None and self._context_takes_valid else {}
-        return call_with(params, self.context_network, latents, **options)
+        return call_with(params, self.context_network, latents, *besides, **options)
 
-    def _keys(self, pixels: Tensor, valid: Tensor | None = None) -> Tensor:
+    def _keys(self, pixels: Tensor, valid: Tensor | None = None, besides: Sequence[Tensor] = ()) -> Tensor:
         keys = self.encode_keys(pixels)
         if self.key_context:
             was_training = self.context_network.training
             self.context_network.eval()  # no dropout on this side
             with torch.no_grad():
-                keys = self._reconstruct(self.target_context_network_params, keys, valid)
+                keys = self._reconstruct(self.target_context_network_params, keys, valid, besides)
             self.context_network.train(was_training)
         return keys
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensordict import TensorDictBase
+from tensordict.utils import NestedKey
 from torch import Tensor, nn
 from torchrl.envs import Compose
 from torchrl.objectives import SoftUpdate
@@ -106,12 +107,13 @@ class MaskedContrastiveTask(AuxiliaryTask):
         )
         self.loss_module = MaskedContrastiveLoss(
             projected,
-            context.to(self.device),
+            self._make_context(context).to(self.device),
             negatives=negatives,
             temperature=temperature,
             key_context=key_context,
             reduction=reduction,
             target_encoder_network=target_encoder,
+            context_keys=self._context_keys(buffer),
         )
         owns_copies = target_encoder is None or key_context
         self._targets = SoftUpdate(self.loss_module, tau=tau) if owns_copies else None
@@ -124,7 +126,16 @@ class MaskedContrastiveTask(AuxiliaryTask):
             slice_len=slice_len,
         )
         views = Compose(AugmentedViews(augmentation, in_key=buffer.pixels_key), mask)
-        self.read_slices(buffer, num_slices=num_slices, slice_len=slice_len, transform=views)
+        keys = [buffer.pixels_key, *self._context_keys(buffer)]
+        self.read_slices(buffer, num_slices=num_slices, slice_len=slice_len, keys=keys, transform=views)
+
+    def _make_context(self, transformer: ContextTransformer) -> nn.Module:
+        """Returns the network that reconstructs latents; a subclass may put another one around the Transformer."""
+        return transformer
+
+    def _context_keys(self, buffer: FrameReplayBuffer) -> tuple[NestedKey, ...]:
+        """Returns the stored entries that this network gets after the latents."""
+        return ()
 
     def forward(self, views: TensorDictBase) -> TensorDictBase:
         """Returns ``loss_auxiliary`` and the metrics of :class:`~mcurl_torchrl.MaskedContrastiveLoss`."""

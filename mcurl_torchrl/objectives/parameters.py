@@ -34,10 +34,10 @@ def joint_parameters(*sources: nn.Module | Iterable[Tensor]) -> list[Tensor]:
     return list(dict.fromkeys(value for values in lists for value in values if value.requires_grad))
 
 
-def call_with(params: TensorDictParams, network: nn.Module, inputs: Tensor, **options: Any) -> Tensor:
+def call_with(params: TensorDictParams, network: nn.Module, *inputs: Tensor, **options: Any) -> Tensor:
     """Calls a network with the given parameters and buffers, not with its own."""
     with replaced_params(params, network):
-        return network(inputs, **options)
+        return network(*inputs, **options)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 from tensordict import TensorDict
-from torchrl.data import LazyTensorStorage
+from torchrl.data import Bounded, LazyTensorStorage
 
 from mcurl_torchrl import (
     AuxiliaryTask,
@@ -22,6 +22,7 @@ from mcurl_torchrl import (
 )
 from mcurl_torchrl.modules import MomentumCopy
 from mcurl_torchrl.objectives import NoTask
+from recipes.building import wanted
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "conf" / "shared" / "objective"
 NAMES = sorted(file.stem for file in FOLDER.glob("*.yaml"))
@@ -59,9 +60,9 @@ def make(name: str, encoder: PixelEncoder, buffer: FrameReplayBuffer, **given) -
     assert options.pop("name") == name
     module, _, made = options.pop("task").rpartition(".")
     options |= {key: value for key, value in SMALL.items() if key in options}
-    return getattr(importlib.import_module(module), made)(
-        encoder, buffer, augmentation=RandomCrop(20), **given, **options
-    )
+    kind = getattr(importlib.import_module(module), made)
+    offered = {"augmentation": RandomCrop(20), "action_spec": Bounded(-1, 1, shape=(2,)), **given}
+    return kind(encoder, buffer, **wanted(kind, options, offered, name), **options)
 
 
 @pytest.fixture(params=NAMES)
