@@ -194,8 +194,8 @@ def objective_of_algo(name: str, conf: Path) -> str:
     file = conf / "algo" / f"{name}.yaml"
     if not file.is_file():
         return name
-    (entry,) = OmegaConf.load(file).defaults
-    return str(entry["override /objective"])
+    (chosen_by,) = (entry for entry in OmegaConf.load(file).defaults if "override /objective" in entry)
+    return str(chosen_by["override /objective"])
 
 
 def check_overrides(overrides: list[Override], schema: type, conf: Path) -> None:

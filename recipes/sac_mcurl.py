@@ -134,6 +134,8 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
             alpha_betas=tuple(sac.alpha_betas),
             auxiliary_encoder_lr_scale=sac.auxiliary_encoder_lr_scale,
             auxiliary_encoder_decays=sac.auxiliary_encoder_decays,
+            auxiliary_encoder_warms_up=sac.auxiliary_encoder_warms_up,
+            auxiliary_max_gradient_norm=sac.auxiliary_max_gradient_norm,
         )
 
 

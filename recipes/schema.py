@@ -26,6 +26,7 @@ class PublishedConfig:
     sac_lr: float = 1e-3
     sac_batch_size: int = 128
     mask_ratio: float = 0.5  # of M-CURL
+    mlr_block_len: int = 8  # of MLR
     curl_coeff: float = 1.0  # the weight of CURL's loss
 
 
@@ -84,6 +85,8 @@ class SACConfig:
     update_order: list[str] = field(default_factory=lambda: ["critic", "actor", "targets", "auxiliary"])
     auxiliary_encoder_lr_scale: float = 2.0  # the encoder's learning rate in the auxiliary task, in units of lr
     auxiliary_encoder_decays: bool = True  # whether this rate falls after the warm-up of a task that has one
+    auxiliary_encoder_warms_up: bool = False  # and whether it grows during that warm-up
+    auxiliary_max_gradient_norm: float | None = None  # of the auxiliary loss; null: no clipping
 
 
 @dataclass

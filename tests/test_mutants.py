@@ -25,6 +25,7 @@ RESUME = "tests/recipes/test_resume.py"
 RAINBOW = "tests/recipes/test_rainbow_update.py"
 RAINBOW_ORDER = "tests/recipes/test_rainbow_order.py"
 ACTIONS = "tests/objectives/test_action_contrastive_task.py"
+RECONSTRUCTION = "tests/objectives/test_masked_reconstruction_task.py"
 STATISTICS = "tests/reports/test_statistics.py"
 
 
@@ -40,6 +41,41 @@ class Mutant:
 
 
 MUTANTS = [
+    Mutant(
+        "cubes last too long",
+        "transforms/mask_cubes.py",
+        "grid.repeat_interleave(self.block_len, dim=0)[:length]",
+        "grid.repeat_interleave(length, dim=0)[:length]",
+        "tests/transforms/test_mask_cubes.py",
+    ),
+    Mutant(
+        "MLR's targets have gradients",
+        "objectives/masked_reconstruction_task.py",
+        "    @torch.no_grad()\n    def _targets",
+        "    def _targets",
+        RECONSTRUCTION,
+    ),
+    Mutant(
+        "MLR's actions have no positions",
+        "modules/reconstruction.py",
+        "actions + positions]",
+        "actions]",
+        RECONSTRUCTION,
+    ),
+    Mutant(
+        "MLR's target projection stands still",
+        "objectives/masked_reconstruction_task.py",
+        "self.target_projection.step()",
+        "pass",
+        RECONSTRUCTION,
+    ),
+    Mutant(
+        "the head's projection has noise",
+        "modules/dueling.py",
+        "if isinstance(layer, NoisyLinear):\n        return F.linear",
+        "if False:\n        return F.linear",
+        RECONSTRUCTION,
+    ),
     Mutant(
         "after an episode's last observation an action is seen",
         "modules/actions.py",

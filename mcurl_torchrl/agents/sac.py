@@ -46,6 +46,10 @@ class SACAgent(Agent):
             ``lr``. Defaults to 2.
         auxiliary_encoder_decays (bool): whether this rate falls after the warm-up of a task that has one. Defaults to
             True.
+        auxiliary_encoder_warms_up (bool): whether this rate also grows during that warm-up, as the task's own networks'
+            does, and as MLR has it. Defaults to False.
+        auxiliary_max_gradient_norm (float, optional): larger gradients of the auxiliary loss are scaled down to it.
+            Defaults to None: no clipping.
 
     Raises:
         ValueError: on numbers out of range and on another order.
@@ -81,6 +85,8 @@ class SACAgent(Agent):
         alpha_betas: tuple[float, float] = (0.5, 0.999),
         auxiliary_encoder_lr_scale: float = 2.0,
         auxiliary_encoder_decays: bool = True,
+        auxiliary_encoder_warms_up: bool = False,
+        auxiliary_max_gradient_norm: float | None = None,
     ) -> None:
         for part in update_order:
             check_choice("update_order", part, UPDATES)
@@ -95,6 +101,9 @@ class SACAgent(Agent):
         self.actor_interval = check_count("actor_interval_updates", actor_interval_updates)
         self.target_interval = check_count("target_interval_updates", target_interval_updates)
         self.update_order = tuple(update_order)
+        self.auxiliary_max_gradient_norm = auxiliary_max_gradient_norm
+        if auxiliary_max_gradient_norm is not None:
+            check_number("auxiliary_max_gradient_norm", auxiliary_max_gradient_norm, above=0)
         self.first_update_step = random_agent_steps + 1
         self._step = 0
         self._update = 0  # the number of the next update
@@ -117,7 +126,11 @@ class SACAgent(Agent):
             if (schedule := self.task.make_schedule(self.optimizers["auxiliary"])) is not None:
                 self.schedules["auxiliary"] = schedule
         if self.task.warmup_updates is not None and auxiliary_encoder_decays:
-            falling = inverse_sqrt_warmup(self.task.warmup_updates, constant_warmup=True)
+            falling = inverse_sqrt_warmup(
+                self.task.warmup_updates,
+                initial_scale=self.task.warmup_initial_scale,
+                constant_warmup=not auxiliary_encoder_warms_up,
+            )
             self.schedules["auxiliary_encoder"] = LambdaLR(self.optimizers["auxiliary_encoder"], falling)
 
     # -- acting --------------------------------------------------------------------------------------------------------
@@ -185,7 +198,7 @@ class SACAgent(Agent):
         if not metrics["loss_auxiliary"].requires_grad:  # no task, nothing to train
             return metrics
         own = [self.optimizers[name] for name in ("auxiliary_encoder", "auxiliary") if name in self.optimizers]
-        optimize(metrics["loss_auxiliary"], *own)
+        optimize(metrics["loss_auxiliary"], *own, max_norm=self.auxiliary_max_gradient_norm)
         for schedule in self.schedules.values():
             schedule.step()
         if measure:

@@ -2,7 +2,7 @@
 
 from mcurl_torchrl.modules.actions import ActionContext, ActionEmbedding
 from mcurl_torchrl.modules.context import ContextTransformer, sinusoidal_positions
-from mcurl_torchrl.modules.dueling import DuelingHead, NoisyLinear
+from mcurl_torchrl.modules.dueling import DuelingHead, HeadProjection, NoisyLinear
 from mcurl_torchrl.modules.encoders import AtariEncoder, PixelEncoder, StateEncoder
 from mcurl_torchrl.modules.gaussian_policy import GaussianPolicy
 from mcurl_torchrl.modules.heads import GaussianHead, LatentProjection, QHead
@@ -11,6 +11,7 @@ from mcurl_torchrl.modules.policy import Policy
 from mcurl_torchrl.modules.ppo_policy import PPOPolicy
 from mcurl_torchrl.modules.projections import CurlProjection, LinearProjection, ProjectedEncoder, project_encoder
 from mcurl_torchrl.modules.rainbow import RainbowNetwork, RainbowPolicy
+from mcurl_torchrl.modules.reconstruction import ReconstructionTransformer
 
 __all__ = [
     "ActionContext",
@@ -21,6 +22,7 @@ __all__ = [
     "DuelingHead",
     "GaussianHead",
     "GaussianPolicy",
+    "HeadProjection",
     "LatentProjection",
     "LinearProjection",
     "MomentumCopy",
@@ -32,6 +34,7 @@ __all__ = [
     "QHead",
     "RainbowNetwork",
     "RainbowPolicy",
+    "ReconstructionTransformer",
     "StateEncoder",
     "project_encoder",
     "sinusoidal_positions",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mcurl_torchrl.checks import check_count
 
-__all__ = ["DuelingHead", "NoisyLinear"]
+__all__ = ["DuelingHead", "HeadProjection", "NoisyLinear"]
 
 
 class NoisyLinear(nn.Module):
@@ -158,6 +158,21 @@ class DuelingHead(nn.Module):
         return F.log_softmax(logits.to(self.dtype), dim=-1)
 
     @property
+    def hidden_dim(self) -> int:
+        """The size of what :meth:`hidden` returns: the hidden layers of all branches together."""
+        return sum(branch[0].out_features for branch in self._branches())  # type: ignore[misc]
+
+    def hidden(self, latent: Tensor) -> Tensor:
+        """Returns the outputs of the first layers, before ReLU and without noise, ``[*, hidden_dim]``.
+
+        SPR (https://arxiv.org/abs/2007.05929) projects latents with them: value branch first, then advantage branch.
+        """
+        return torch.cat([_without_noise(branch[0], latent) for branch in self._branches()], dim=-1)
+
+    def _branches(self) -> list[nn.Sequential]:
+        return [self.value] if self.advantage is None else [self.value, self.advantage]
+
+    @property
     def dtype(self) -> torch.dtype:
         """The dtype of the weights and, under autocast too, of the probabilities."""
         first = self.value[0]
@@ -169,3 +184,31 @@ class DuelingHead(nn.Module):
         for module in self.modules():
             if isinstance(module, NoisyLinear):
                 module.reset_noise(generator)
+
+
+def _without_noise(layer: nn.Module, inputs: Tensor) -> Tensor:
+    if isinstance(layer, NoisyLinear):
+        return F.linear(inputs, layer.weight_mu, layer.bias_mu)
+    return layer(inputs)
+
+
+class HeadProjection(nn.Module):
+    """The first layers of a head as a projection of latents, without noise: :meth:`DuelingHead.hidden` as a module.
+
+    Args:
+        head (DuelingHead): the head. It is shared, not copied.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.modules import DuelingHead, HeadProjection
+        >>> HeadProjection(DuelingHead(576, 6, hidden_dim=256))(torch.randn(32, 576)).shape
+        torch.Size([32, 512])
+    """
+
+    def __init__(self, head: DuelingHead) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, latent: Tensor) -> Tensor:
+        """Turns latents ``[*, feature_dim]`` into ``[*, head.hidden_dim]``."""
+        return self.head.hidden(latent)

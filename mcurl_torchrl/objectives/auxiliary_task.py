@@ -49,6 +49,9 @@ class AuxiliaryTask(nn.Module):
             it falls with the inverse square root, as in :func:`~mcurl_torchrl.inverse_sqrt_warmup`. Defaults to None: a
             constant rate.
         warmup_initial_scale (float): the first factor of the learning rate. Defaults to 5e-4.
+        lr_scale (float): the learning rate of the task's own networks, in units of the agent's. Defaults to 1.
+        shared (sequence of nn.Module): other networks of the agent that the task uses, such as its head: the agent
+            trains them, so :meth:`own_parameters` leaves them out. Defaults to none.
 
     Attributes:
         shown (tuple of str): the metrics that a progress bar should show.
@@ -88,6 +91,8 @@ class AuxiliaryTask(nn.Module):
         coeff: float = 1.0,
         warmup_updates: int | None = None,
         warmup_initial_scale: float = 5e-4,
+        lr_scale: float = 1.0,
+        shared: Sequence[nn.Module] = (),
     ) -> None:
         super().__init__()
         if warmup_updates is not None:
@@ -95,7 +100,9 @@ class AuxiliaryTask(nn.Module):
         self.coeff = check_number("coeff", coeff, least=0)
         self.warmup_updates = warmup_updates
         self.warmup_initial_scale = warmup_initial_scale
+        self.lr_scale = check_number("lr_scale", lr_scale, above=0)
         self.__dict__["_encoder"] = encoder  # its owner saves it, moves it and trains it
+        self.__dict__["_shared"] = [*shared] if encoder is None else [encoder, *shared]
         self._slices: FrameSlices | None = None
         self._slices_shape = (0, 0)
 
@@ -146,15 +153,14 @@ class AuxiliaryTask(nn.Module):
         """Moves the slow copies that belong to the task. Call it after each optimizer step."""
 
     def own_parameters(self) -> list[nn.Parameter]:
-        """Returns the parameters that the task trains besides the encoder."""
-        encoder: nn.Module | None = self.__dict__["_encoder"]
-        shared = set() if encoder is None else set(encoder.parameters())
+        """Returns the parameters that the task trains besides the agent's."""
+        shared = {value for network in self.__dict__["_shared"] for value in network.parameters()}
         return [value for value in self.parameters() if value.requires_grad and value not in shared]
 
     def param_groups(self, lr: float) -> list[dict[str, Any]]:
         """Returns the optimizer groups of the task's own networks: one group, or none."""
         own = self.own_parameters()
-        return [{"params": own, "lr": lr}] if own else []
+        return [{"params": own, "lr": self.lr_scale * lr}] if own else []
 
     def make_schedule(self, optimizer: Optimizer) -> LambdaLR | None:
         """Makes the schedule of the task's own groups in an optimizer; other groups stay constant.

@@ -8,7 +8,15 @@ from torch import Tensor
 
 from mcurl_torchrl.checks import check_choice
 
-__all__ = ["NEGATIVES", "REDUCTIONS", "check_reduction", "info_nce", "masked_info_nce", "reduce_masked"]
+__all__ = [
+    "NEGATIVES",
+    "REDUCTIONS",
+    "check_reduction",
+    "info_nce",
+    "masked_info_nce",
+    "normalized_distance",
+    "reduce_masked",
+]
 
 NEGATIVES = ("batch", "sequence")
 REDUCTIONS = ("mean", "sum", "none")
@@ -111,3 +119,28 @@ def masked_info_nce(
     """
     losses, _ = info_nce(queries, keys, negatives=negatives, temperature=temperature)
     return reduce_masked(losses, masked, reduction)
+
+
+def normalized_distance(predictions: Tensor, targets: Tensor, *, eps: float = 1e-3) -> Tensor:
+    """Returns the squared distance ``[*]`` of vectors ``[*, d]`` of length 1: 2 minus twice their cosine.
+
+    The loss of BYOL (https://arxiv.org/abs/2006.07733), of SPR and of MLR.
+
+    Args:
+        predictions (torch.Tensor): ``[*, d]``.
+        targets (torch.Tensor): ``[*, d]``.
+
+    Keyword Args:
+        eps (float): vectors that are shorter are divided by it. Defaults to 1e-3.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.objectives.functional import normalized_distance
+        >>> normalized_distance(torch.tensor([3.0, 0.0]), torch.tensor([[2.0, 0.0], [0.0, 2.0], [-1.0, 0.0]]))
+        tensor([0., 2., 4.])
+    """
+    with torch.autocast(predictions.device.type, enabled=False):
+        precision = torch.promote_types(predictions.dtype, torch.float32)
+        unit = (F.normalize(vectors.to(precision), dim=-1, eps=eps) for vectors in (predictions, targets))
+        first, second = unit
+        return (first - second).square().sum(-1)

@@ -2,6 +2,8 @@
 
 from mcurl_torchrl.transforms.crops import CenterCrop, RandomCrop, RandomShift
 from mcurl_torchrl.transforms.functional import center_crop, crop, shift
+from mcurl_torchrl.transforms.intensity import RandomIntensity, augment_with_intensity
+from mcurl_torchrl.transforms.mask_cubes import MaskCubes
 from mcurl_torchrl.transforms.mask_observations import MaskObservations
 from mcurl_torchrl.transforms.stack_frames import StackFrames
 from mcurl_torchrl.transforms.views import KEY_VIEW, QUERY_VIEW, AugmentedViews
@@ -11,10 +13,13 @@ __all__ = [
     "QUERY_VIEW",
     "AugmentedViews",
     "CenterCrop",
+    "MaskCubes",
     "MaskObservations",
     "RandomCrop",
+    "RandomIntensity",
     "RandomShift",
     "StackFrames",
+    "augment_with_intensity",
     "center_crop",
     "crop",
     "shift",

@@ -31,7 +31,7 @@ TASKS = [
     *("pendulum-swingup", "reacher-easy", "reacher-hard", "walker-stand", "walker-walk"),
 ]
 CONF = launch.config_folder("sac_mcurl")
-ALGOS = ["curl", "mcurl", "rad", "sac", "seq_curl", "state_sac", "sym_curl"]
+ALGOS = ["curl", "mcurl", "mcurl_actions", "mlr", "rad", "sac", "seq_curl", "state_sac", "sym_curl"]
 
 
 def options(group: str) -> list[str]:
@@ -43,7 +43,7 @@ def test_the_groups_hold_what_the_paper_has():
     assert {"curl", "mcurl", "none", "seq_curl", "sym_curl"} <= set(options("objective"))
     assert set(ALGOS) <= set(options("algo"))
     assert options("preset") == ["cpu", "paper", "smoke"]
-    assert options("reference") == ["code", "paper"]
+    assert options("reference") == ["code", "mlr", "paper"]
 
 
 @pytest.mark.parametrize("algo", ALGOS)
