@@ -2,8 +2,8 @@
 
 ``tests/data/masked_reconstruction.npz`` holds one small batch: 64x64 observations ``[T, B]`` = [4, 3], cubes of 8
 pixels and 2 observations, two convolutions of 2 filters, d = 6, hidden 12, two Transformer layers, all parameters
-random; the loss and the gradients that the released code (DMControl, ``MTMSacAgent.update_mtm``) computes for it. The file comes
-from the released code, not from this package: it is never refreshed from here.
+random; the loss and the gradients that the released code (DMControl, ``MTMSacAgent.update_mtm``) computes for it. The
+file comes from the released code, not from this package: it is never refreshed from here.
 """
 
 from __future__ import annotations
