@@ -56,6 +56,7 @@ def make_env(env: EnvConfig, *, training: bool) -> EnvBase:
         pixels_key=env.pixels_key,
         render=env.render,
         categorical_actions=True,
+        film=not training,
         env_kwargs=None if env.kwargs is None else OmegaConf.to_container(env.kwargs, resolve=True),
     )
     return TransformedEnv(made, RewardClipping(-1.0, 1.0)) if training and env.clip_rewards else made

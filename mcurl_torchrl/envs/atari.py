@@ -56,7 +56,8 @@ def make_atari_env(
     all but the newest are zeros, the padding "zeros" of :class:`~mcurl_torchrl.FrameReplayBuffer`); "reward" float32
     [1], the game's score over the skipped frames, in training clipped to [-1, 1]; "done", "terminated" and "truncated"
     bool [1]: a game cut at ``max_emulator_frames`` is ``truncated``. Reads "action" int64 [], the action's number in
-    the minimal action set.
+    the minimal action set. For videos, ``env.rendered_screen()`` is the coloured screen, and
+    ``env.agent_steps_per_second`` the speed of the console.
 
     Args:
         game (str): Its short name, such as "MsPacman".
@@ -190,6 +191,15 @@ class _AtariEnv(EnvBase):
     def starts_new_game(self) -> bool:
         """Whether the next reset starts a new game; False after a lost life, while the game goes on."""
         return not self._game_goes_on
+
+    @property
+    def agent_steps_per_second(self) -> float:
+        """How fast the agent acts on a real console, which draws 60 frames a second."""
+        return 60 / self._console.frame_skip
+
+    def rendered_screen(self) -> np.ndarray:
+        """Returns the coloured screen, uint8 [210, 160, 3]."""
+        return self._console.color_screen()
 
     def _set_seed(self, seed: int | None) -> None:
         if seed is None:

@@ -41,11 +41,12 @@ class Console:
         # reset switch, which keeps the memory. Loading the ROM again would also help, but takes 100 ms.
         self._switched_on = self._ale.cloneSystemState()
         self._actions = self._ale.getMinimalActionSet()
-        self._frame_skip = frame_skip
+        self.frame_skip = frame_skip
         self._max_noops = max_noops
         self._read = self._ale.getScreenGrayscale if grayscale else self._ale.getScreenRGB
         height, width = self._ale.getScreenDims()
         self._screens = np.empty((2, height, width) if grayscale else (2, height, width, 3), np.uint8)
+        self._colors: np.ndarray | None = None  # the last two coloured screens, once somebody looks at them
 
     @property
     def num_actions(self) -> int:
@@ -87,6 +88,7 @@ class Console:
         if self._switch_on:
             self._ale.restoreSystemState(self._switched_on)
             self._switch_on = False
+        self._colors = None  # no mixture of two games
         self._ale.reset_game()
         for _ in range(self._generator.integers(self._max_noops, endpoint=True)):
             self._ale.act(Action.NOOP)
@@ -96,23 +98,36 @@ class Console:
 
     def wait(self) -> np.ndarray:
         """Lets one raw frame pass with a no-op, and returns the screen."""
+        self._colors = None
         self._ale.act(Action.NOOP)
         return self._screen(0)
 
     def step(self, action: int) -> tuple[np.ndarray, float]:
         """Takes the action ``frame_skip`` times, or until the game ends; returns the screen and the summed reward."""
         reward = 0
-        for k in range(self._frame_skip):
+        for k in range(self.frame_skip):
             reward += self._ale.act(self._actions[action])
             screen = self._screen(k % 2)
             if self.finished:
                 break
         if k > 0:
             screen = np.maximum(screen, self._screen_view((k - 1) % 2))
+        elif self._colors is not None:
+            self._colors[1] = self._colors[0]
         return screen, float(reward)
+
+    def color_screen(self) -> np.ndarray:
+        """Returns the screen in colours, uint8 [H, W, 3]: as in :meth:`step`, things that flicker are all there."""
+        if self._colors is None:
+            self._colors = np.empty((2, *self.screen_size, 3), np.uint8)
+            self._ale.getScreenRGB(self._colors[0])
+            self._colors[1] = self._colors[0]
+        return self._colors.max(0)
 
     def _screen(self, slot: int) -> np.ndarray:
         self._read(self._screens[slot])
+        if self._colors is not None:
+            self._ale.getScreenRGB(self._colors[slot])
         return self._screen_view(slot)
 
     def _screen_view(self, slot: int) -> np.ndarray:

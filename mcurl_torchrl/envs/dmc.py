@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["make_dmc_env"]
 
 UNLIMITED = 1e10  # MuJoCo reports these bounds for an actuator without bounds
+SCREEN_SIZE = (240, 320)  # of pictures for people
 
 
 def make_dmc_env(
@@ -49,7 +50,8 @@ def make_dmc_env(
     Writes "pixels" uint8 [3 * num_frames, image_size, image_size], the last ``num_frames`` frames, oldest first (at a
     reset all are the first frame), or "state" float32 [D]; "reward" float32 [1], the sum over the repeats; "done",
     "terminated" and "truncated" bool [1]: time limits are ``truncated``. Reads "action" float32 [A] in [-1, 1],
-    stretched to the actuators' bounds where these differ.
+    stretched to the actuators' bounds where these differ. For videos, ``env.rendered_screen()`` draws a larger picture,
+    and ``env.agent_steps_per_second`` is the speed of the simulated time.
 
     Args:
         task (str): Domain and task, such as "cartpole-swingup" or "ball_in_cup-catch".
@@ -151,6 +153,11 @@ class _RepeatedActions:
                 break
         return self._observed(time_step._replace(reward=reward))
 
+    @property
+    def agent_steps_per_second(self) -> float:
+        """How fast the agent acts in the simulated time."""
+        return 1 / (self._env.control_timestep() * self._action_repeat)
+
     def action_spec(self) -> Any:
         """Returns bounds of -1 and 1 in float32."""
         from dm_env import specs
@@ -201,6 +208,8 @@ class _Frames(_RepeatedActions):
         from dm_control import mujoco
 
         self._camera = mujoco.Camera(env.physics, image_size, image_size, camera_id)
+        self._camera_id = camera_id
+        self._large_camera: Any = None
         self._stack = FrameStack(num_frames, padding="repeat")
         self._shape = (3 * num_frames, image_size, image_size)
         self._camera.render()  # fails here, not in the first step, where nothing renders
@@ -210,6 +219,14 @@ class _Frames(_RepeatedActions):
         from dm_env import specs
 
         return {"pixels": specs.Array(self._shape, np.uint8, name="pixels")}
+
+    def rendered_screen(self) -> np.ndarray:
+        """Draws the scene for people, uint8 [240, 320, 3]."""
+        if self._large_camera is None:
+            from dm_control import mujoco
+
+            self._large_camera = mujoco.Camera(self._env.physics, *SCREEN_SIZE, self._camera_id)
+        return self._large_camera.render().copy()  # the camera draws the next one into the same memory
 
     def _observed(self, time_step: dm_env.TimeStep) -> dm_env.TimeStep:
         if time_step.first():

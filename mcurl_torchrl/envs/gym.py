@@ -35,6 +35,7 @@ def make_pixel_env(
     render: bool = False,
     categorical_actions: bool = False,
     env_kwargs: Mapping[str, Any] | None = None,
+    film: bool = False,
     seed: int = 0,
 ) -> EnvBase:
     """Builds a pixel environment from any Gymnasium or TorchRL environment that shows an image.
@@ -65,6 +66,8 @@ def make_pixel_env(
         categorical_actions (bool): Whether discrete actions of a Gymnasium environment are numbers, int64 [], as
             :class:`~mcurl_torchrl.CategoricalDQNLoss` takes them, instead of one-hot. Defaults to False.
         env_kwargs (mapping, optional): Keyword arguments of ``gymnasium.make``, for an id. Defaults to none.
+        film (bool): Whether to make the environment of an id with ``render_mode="rgb_array"``, if it has this mode, so
+            that ``env.rendered_screen()`` draws it for videos. Defaults to False.
         seed (int): The seed of the first episodes. Defaults to 0.
 
     Raises:
@@ -111,7 +114,7 @@ def make_pixel_env(
         repeat = [_RepeatAction(action_repeat)] if action_repeat > 1 else []
     else:
         base, image_key, repeat = (
-            _wrap_gymnasium(env, action_repeat, pixels_key, render, categorical_actions, env_kwargs or {}),
+            _wrap_gymnasium(env, action_repeat, pixels_key, render, categorical_actions, env_kwargs or {}, film),
             "pixels",
             [],
         )
@@ -183,13 +186,14 @@ def _wrap_gymnasium(
     render: bool,
     categorical_actions: bool,
     env_kwargs: Mapping[str, Any],
+    film: bool,
 ) -> EnvBase:
     if importlib.util.find_spec("gymnasium") is None:
         raise ImportError("make_pixel_env needs Gymnasium for this: pip install gymnasium")
     import gymnasium
 
     if isinstance(env, str):
-        env = _make_registered(env, render, env_kwargs)
+        env = _make_registered(env, render, env_kwargs, film)
     elif env_kwargs:
         raise ValueError(f"env_kwargs={dict(env_kwargs)} are for gymnasium.make; this environment is made already")
     if not isinstance(env, gymnasium.Env):
@@ -206,11 +210,16 @@ def _wrap_gymnasium(
     )
 
 
-def _make_registered(name: str, render: bool, env_kwargs: Mapping[str, Any]) -> gymnasium.Env:
+def _make_registered(name: str, render: bool, env_kwargs: Mapping[str, Any], film: bool) -> gymnasium.Env:
     import gymnasium
 
+    drawn = {"render_mode": "rgb_array"}
     try:
-        return gymnasium.make(name, **({"render_mode": "rgb_array"} if render else {}) | dict(env_kwargs))
+        env = gymnasium.make(name, **(drawn if render else {}) | dict(env_kwargs))
+        if film and env.render_mode is None and "rgb_array" in env.metadata.get("render_modes", ()):
+            env.close()  # its modes are known once it is made
+            env = gymnasium.make(name, **drawn | dict(env_kwargs))
+        return env
     except TypeError as error:
         if not env_kwargs:
             raise
@@ -249,6 +258,7 @@ class _OneImage:
         self._action_repeat = action_repeat
         self._pixels_key: Any = None
         self._draws = render
+        self._picture: Any = None  # the last one that was drawn for an observation
         image = env.observation_space
         if render:
             image = self._drawn_space()
@@ -282,12 +292,25 @@ class _OneImage:
 
     def _image(self, observation: Any) -> dict[str, np.ndarray]:
         if self._draws:
-            observation = self.env.render()
+            observation = self._picture = self.env.render()
         elif self._pixels_key is not None:
             observation = observation[self._pixels_key]
         image = np.asarray(observation)
         check_image(image, self._declared, self._name)
         return {"pixels": image}
+
+    @property
+    def agent_steps_per_second(self) -> float | None:
+        """How fast the agent acts, if the environment says how fast its pictures follow each other."""
+        fps = self.env.metadata.get("render_fps")
+        return None if fps is None else fps / self._action_repeat
+
+    def rendered_screen(self) -> np.ndarray | None:
+        """Returns the picture that ``env.render()`` draws, uint8 [H, W, 3]; None if it draws none."""
+        if self.env.render_mode != "rgb_array":
+            return None
+        picture = np.asarray(self._picture if self._draws else self.env.render())
+        return picture if picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[-1] == 3 else None
 
     def _drawn_space(self) -> Any:
         from gymnasium import spaces

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.training import tables
 from mcurl_torchrl.training.episodes import EpisodeStream
 from mcurl_torchrl.training.seeds import derive_seed
+from mcurl_torchrl.training.videos import side_by_side
 
 __all__ = ["Evaluation", "EvaluationStopped", "evaluate", "read_evaluations"]
 
@@ -26,14 +28,29 @@ __all__ = ["Evaluation", "EvaluationStopped", "evaluate", "read_evaluations"]
 class EvaluationStopped(RuntimeError):
     """An evaluation was stopped before its end."""
 
+_FILMED_STEPS = 2_000  # 200 MB of Atari screens; its longest games have 27,000 steps
+
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of an evaluation: the return and length of each episode, and the frames of the first."""
+    """The result of an evaluation: the return and length of each episode, and a film of the first.
+
+    Args:
+        returns (list of float), lengths (list of int): of each episode.
+        frames (list of Tensor): what the agent saw last at each step of the first episode.
+        screens (list of array): what the environment draws for people at these steps; none where it draws nothing.
+        steps_per_second (float, optional): how many steps there are in a second of the environment's own time.
+    """
 
     returns: list[float]
     lengths: list[int]
     frames: list[Tensor] = field(default_factory=list)
+    screens: list[np.ndarray] = field(default_factory=list)
+    steps_per_second: float | None = None
+
+    def film(self) -> Iterable[Any]:
+        """Returns the pictures of a video: the screen beside what the agent saw, or the latter alone."""
+        return side_by_side(self.screens, self.frames) if self.screens else self.frames
 
     @property
     def mean(self) -> float:
@@ -72,7 +89,8 @@ def evaluate(
         episodes (int): the number of episodes.
         seed (int): the seed that the seeds of all episodes follow from.
         num_frames (int): how many frames an observation stacks; a video shows the newest. Defaults to 1.
-        record (bool): whether to keep the frames of the first episode. Defaults to False.
+        record (bool): whether to keep the frames of the first episode, 2,000 at most, and the screens beside them,
+            where the environment has ``rendered_screen()``. Defaults to False.
         observation_key (str): the observation that ``act`` gets. Defaults to ``"pixels"``.
         epsilon (float): the probability of a uniformly random action in place of that of ``act``, drawn by a generator
             of the episode's own; for :class:`~torchrl.data.Categorical` and :class:`~torchrl.data.OneHot` actions.
@@ -109,6 +127,7 @@ def evaluate(
     left = iter(range(check_count("episodes", episodes)))
     ended: dict[int, tuple[float, int]] = {}
     frames: list[Tensor] = []
+    screens: list[np.ndarray] = []
 
     playing = streams[:episodes]
     for stream in playing:
@@ -123,8 +142,10 @@ def evaluate(
             wanted, got = [len(playing), *spec.shape], list(actions.shape)
             raise ValueError(f"act gives actions {got} for {len(playing)} observations; they must be {wanted}")
         for stream, observation, action in zip(playing, observations, actions, strict=True):
-            if record and stream.episode == 0:
+            if record and stream.episode == 0 and len(frames) < _FILMED_STEPS:
                 frames.append(observation[-(len(observation) // num_frames) :].cpu().clone())
+                if (screen := _draw(stream.env)) is not None:
+                    screens.append(screen)
             step = stream.take(explore(action, stream.episode))
             if step["next", "done"]:
                 ended[stream.episode] = stream.episode_return, stream.episode_length
@@ -134,7 +155,14 @@ def evaluate(
                     stream.begin(following)
         playing = [stream for stream in playing if stream.episode not in ended]
     returns, lengths = zip(*(ended[episode] for episode in range(episodes)), strict=True)
-    return Evaluation(list(returns), list(lengths), frames)
+    speed = getattr(envs[0], "agent_steps_per_second", None)
+    return Evaluation(list(returns), list(lengths), frames, screens, speed)
+
+
+def _draw(env: EnvBase) -> np.ndarray | None:
+    """Returns the picture of an environment that draws one for people."""
+    draw = getattr(env, "rendered_screen", None)
+    return None if draw is None else draw()
 
 
 def _make_exploration(spec: TensorSpec, epsilon: float, seed: int) -> Callable[[Tensor, int], Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,7 +64,7 @@ class RunPlan:
         padding (str): the frames before an episode's first, as in :class:`~mcurl_torchrl.training.FramePolicy`.
             Defaults to ``"repeat"``.
         video (bool): whether to film the first episode of each evaluation. Defaults to True.
-        fps (float): the frame rate of the videos. Defaults to 30.
+        fps (float, optional): the frame rate of the videos. Defaults to the environment's own speed, or 30.
         reference (mapping of str to tuple): published results to draw beside the curve, as in
             :func:`~mcurl_torchrl.training.plot_learning_curve`. Defaults to none.
         baselines (tuple of float, optional): the scores of random play and of a human, for ``result.json``.
@@ -87,7 +88,7 @@ class RunPlan:
     num_frames: int = 1
     padding: str = "repeat"
     video: bool = True
-    fps: float = 30.0
+    fps: float | None = None
     reference: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     baselines: tuple[float, float] | None = None
 
@@ -364,8 +365,16 @@ class TrainingRun:
         with self._or_warn(f"no row of agent step {step} in {self.directory.metrics.path}"):
             self.directory.metrics.append({"step": step, "env_steps": env_steps, **numbers, **timings})
         self.trackers.log(env_steps, {f"train/{key}": value for key, value in numbers.items()})
+        self.trackers.log(env_steps, {f"speed/{key}": value for key, value in self._speed(timings).items()})
         self._shown.update({name: numbers[name] for name in self._bar_metrics if name in numbers})
         self._warn_when_busy()
+
+    def _speed(self, timings: Mapping[str, float]) -> dict[str, float]:
+        """Returns the times of the parts of a step, and how many environment steps a second that makes."""
+        parts = {key: value for key, value in timings.items() if key not in ("seconds", "milliseconds_evaluation")}
+        if not (total := sum(parts.values())):
+            return parts
+        return {**parts, "env_steps_per_second": 1000 * self.plan.action_repeat / total}
 
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
@@ -427,7 +436,7 @@ class TrainingRun:
             self.directory.eval.append(
                 {"step": step, "env_steps": env_steps, "episode": number, "return": total, "length": length}
             )
-        self.trackers.log(env_steps, {"evaluation/return": evaluation.mean})
+        self.trackers.log(env_steps, {f"evaluation/{key}": value for key, value in _spread(evaluation).items()})
         self._shown["eval_return"] = evaluation.mean
         self._begun().note(
             f"{env_steps:,} env steps: return {evaluation.mean:.1f} (lowest {min(evaluation.returns):.1f}, highest "
@@ -442,7 +451,7 @@ class TrainingRun:
         if evaluation.frames:
             path = self.directory.videos / f"env_steps_{env_steps}.mp4"
             with self._or_warn(f"no video {path}"):
-                write_video(path, evaluation.frames, fps=self.plan.fps)
+                write_video(path, evaluation.film(), fps=self.plan.fps or evaluation.steps_per_second or 30)
                 self.trackers.log_video("evaluation", path, env_steps)
 
     def _write_result(self, points: list[tuple[int, list[float]]]) -> None:
@@ -516,6 +525,16 @@ class TrainingRun:
         warnings.warn(message, stacklevel=3)
         if self.progress is not None:
             self.progress.note(message)
+
+
+def _spread(evaluation: Evaluation) -> dict[str, float]:
+    """Returns the mean of the returns, and how far they lie apart."""
+    return {
+        "return": evaluation.mean,
+        "return_lowest": min(evaluation.returns),
+        "return_highest": max(evaluation.returns),
+        "return_std": statistics.pstdev(evaluation.returns),
+    }
 
 
 class _Latest:

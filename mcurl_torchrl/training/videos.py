@@ -10,15 +10,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mcurl_torchrl.checks import check_count, needs
 from mcurl_torchrl.files import replacing
 
-__all__ = ["read_video", "write_video"]
+__all__ = ["read_video", "side_by_side", "write_video"]
 
 _SMALLEST_SIDE = 256
+_GAP = 8  # pixels between two pictures
 
 
 def write_video(
@@ -81,6 +83,32 @@ def write_video(
             raw.write(image.numpy().tobytes())
         raw.seek(0)
         _run([*command, str(partial)], f"write {path}", stdin=raw)
+
+
+def side_by_side(screens: Iterable[Any], frames: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yields pictures with a screen on the left and a frame on the right, enlarged up to the height of the screen.
+
+    Args:
+        screens (iterable of array): uint8 ``[H, W, 3]`` each, as people like to see an environment.
+        frames (iterable of Tensor): uint8 ``[C, h, w]`` each, as an agent sees it.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.training.videos import side_by_side
+        >>> screen, frame = torch.zeros(210, 160, 3, dtype=torch.uint8), torch.zeros(1, 84, 84, dtype=torch.uint8)
+        >>> [picture.shape for picture in side_by_side([screen], [frame])]
+        [torch.Size([210, 336, 3])]
+    """
+    for screen, frame in zip(screens, frames, strict=True):
+        left, right = torch.as_tensor(np.ascontiguousarray(screen)), frame.permute(1, 2, 0)[..., :3]
+        factor = max(1, len(left) // len(right))
+        right = right.repeat_interleave(factor, 0).repeat_interleave(factor, 1)
+        height = max(len(left), len(right))
+        picture = torch.zeros(height, left.shape[1] + _GAP + right.shape[1], 3, dtype=torch.uint8)
+        for image, column in ((left, 0), (right, left.shape[1] + _GAP)):
+            row = (height - len(image)) // 2
+            picture[row : row + len(image), column : column + image.shape[1]] = image
+        yield picture
 
 
 def read_video(path: str | os.PathLike[str]) -> Tensor:
