@@ -138,6 +138,14 @@ class _RepeatedActions:
         low, high = np.where(unlimited, -1.0, low), np.where(unlimited, 1.0, high)
         self._center, self._half_range = (high + low) / 2, (high - low) / 2
 
+    @property
+    def raw_interface(self) -> dict[str, Any]:
+        """The bounds of the actuators, where actions are stretched to them."""
+        if (self._center == 0).all() and (self._half_range == 1).all():
+            return {}
+        low, high = self._center - self._half_range, self._center + self._half_range
+        return {"action_low": low.tolist(), "action_high": high.tolist(), "action_dtype": "float64"}
+
     def reset(self) -> dm_env.TimeStep:
         """Starts an episode."""
         return self._observed(self._env.reset())

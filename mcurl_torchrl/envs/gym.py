@@ -125,12 +125,22 @@ def make_pixel_env(
     transform = Compose(*repeat, *_float_transforms(base), to_frames, stack)
     # TorchRL would unwrap a given TransformedEnv, and its action transforms would then act once more at each repeat.
     pixel_env = _PixelEnv(base, transform, auto_unwrap=False)
+    pixel_env.raw_interface = {
+        "image_shape": list(image_spec.shape[base.batch_dims :]),
+        **(_described_bounds(base.action_spec) if _is_scaled(base.action_spec) else {}),
+    }
     pixel_env.set_seed(seed)
     return pixel_env
 
 
 class _PixelEnv(TransformedEnv):
-    """Draws random actions from its own action spec; TorchRL refuses that around another TransformedEnv."""
+    """Draws random actions from its own action spec; TorchRL refuses that around another TransformedEnv.
+
+    ``raw_interface`` says what the environment itself shows and takes, for policies that act in it without this
+    package: the shape of its images, and the bounds of its actions where these are stretched.
+    """
+
+    raw_interface: dict[str, Any]
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         return EnvBase.rand_action(self, tensordict)
@@ -205,6 +215,8 @@ def _wrap_gymnasium(
             f"the environment takes actions of several parts, {env.action_space}; one Box or Discrete space is needed: "
             "put them into one Box with a gymnasium.ActionWrapper"
         )
+    if getattr(env.action_space, "start", 0) != 0:
+        raise ValueError(f"the actions of the environment are {env.action_space}; TorchRL counts them from 0")
     return _GymnasiumEnv(
         _OneImage(env, action_repeat, pixels_key, render), categorical_action_encoding=categorical_actions
     )
@@ -358,16 +370,24 @@ def _is_image_spec(spec: TensorSpec, batch_dims: int, named: bool) -> bool:
     return is_image(spec.shape[batch_dims:], str(spec.dtype).removeprefix("torch."), low, high)
 
 
+def _is_scaled(spec: TensorSpec) -> bool:
+    """Tells whether actions have bounds, other than -1 and 1."""
+    if not isinstance(spec, Bounded) or not spec.dtype.is_floating_point:
+        return False
+    low, high = spec.space.low, spec.space.high
+    return bool((low.isfinite() & high.isfinite()).all() and not ((low == -1).all() and (high == 1).all()))
+
+
+def _described_bounds(spec: TensorSpec) -> dict[str, Any]:
+    dtype = str(spec.dtype).removeprefix("torch.")
+    return {"action_low": spec.space.low.tolist(), "action_high": spec.space.high.tolist(), "action_dtype": dtype}
+
+
 def _float_transforms(env: EnvBase) -> list[Transform]:
     """Returns transforms to float32 rewards and actions, and to action bounds of -1 and 1."""
     spec = env.action_spec
     doubles = [key for key, part in (("reward", env.reward_spec), ("action", spec)) if part.dtype == torch.float64]
-    transforms: list[Transform] = []
-    if isinstance(spec, Bounded) and spec.dtype.is_floating_point:
-        low, high = spec.space.low, spec.space.high
-        finite = (low.isfinite() & high.isfinite()).all()
-        if finite and not ((low == -1).all() and (high == 1).all()):
-            transforms.append(ActionScaling())
+    transforms: list[Transform] = [ActionScaling()] if _is_scaled(spec) else []
     if doubles:
         rewards, actions = [k for k in doubles if k == "reward"], [k for k in doubles if k == "action"]
         transforms.append(DoubleToFloat(in_keys=rewards, in_keys_inv=actions))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torchrl.data import Bounded, Composite, TensorSpec
 from torchrl.envs.transforms import Transform
 
-__all__ = ["ToFrames", "check_image", "choose_image", "is_image", "layout_of"]
+__all__ = ["ToFrames", "check_image", "choose_image", "is_image", "layout_of", "to_frame"]
 
 CHANNELS = (1, 3, 4)
 SMALLEST_SIDE = 12  # a board or a grid of symbols is smaller (MiniGrid's is 7 x 7); no encoder here sees less
@@ -73,6 +73,21 @@ def choose_image(images: Sequence[NestedKey], pixels_key: NestedKey | None, show
     )
 
 
+def to_frame(image: Tensor, layout: str | None, size: tuple[int, int] | None = None) -> Tensor:
+    """Returns images ``[*, ...]`` of a layout as uint8 ``[*, C, H, W]``, resized to ``size`` where given."""
+    if layout == "HW":
+        image = image.unsqueeze(-3)
+    elif layout == "HWC":
+        image = image.movedim(-1, -3)
+    if image.dtype != torch.uint8:
+        image = image.clamp(0, 1).mul(255).round().to(torch.uint8)
+    if size is None or image.shape[-2:] == size:
+        return image
+    flat = image.reshape(-1, *image.shape[-3:]).float()
+    resized = F.interpolate(flat, size, mode="bilinear", antialias=True)
+    return resized.round().to(torch.uint8).reshape(*image.shape[:-2], *size)
+
+
 class ToFrames(Transform):
     """Turns images of any layout into "pixels" uint8 [*, C, H, W], and removes the image's own key.
 
@@ -104,17 +119,7 @@ class ToFrames(Transform):
         return self._call(tensordict_reset)
 
     def _apply_transform(self, image: Tensor) -> Tensor:
-        if self._layout == "HW":
-            image = image.unsqueeze(-3)
-        elif self._layout == "HWC":
-            image = image.movedim(-1, -3)
-        if image.dtype != torch.uint8:
-            image = image.clamp(0, 1).mul(255).round().to(torch.uint8)
-        if self._size is None or image.shape[-2:] == self._size:
-            return image
-        flat = image.reshape(-1, *image.shape[-3:]).float()
-        resized = F.interpolate(flat, self._size, mode="bilinear", antialias=True)
-        return resized.round().to(torch.uint8).reshape(*image.shape[:-2], *self._size)
+        return to_frame(image, self._layout, self._size)
 
     def transform_observation_spec(self, observation_spec: Composite) -> TensorSpec:
         """Gives the frames' shape and dtype."""

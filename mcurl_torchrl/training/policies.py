@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from mcurl_torchrl.checks import check_choice, check_count
+from mcurl_torchrl.envs.images import layout_of, to_frame
 from mcurl_torchrl.modules import Policy
 from mcurl_torchrl.stacking import PADDINGS, FrameStack
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, Checkpoints, SavedCheckpoint
 
 __all__ = ["FramePolicy", "describe_policy", "export_policy", "load_policy"]
 
+_RAW_KEYS = ("image_shape", "action_low", "action_high", "action_dtype")
 
-def describe_policy(policy: Policy, *, num_frames: int, padding: str = "repeat") -> dict[str, Any]:
+
+def describe_policy(policy: Policy, *, num_frames: int, padding: str = "repeat", **raw: Any) -> dict[str, Any]:
     """Returns a description in JSON from which :func:`load_policy` builds the policy again.
 
     Args:
@@ -27,17 +32,20 @@ def describe_policy(policy: Policy, *, num_frames: int, padding: str = "repeat")
     Keyword Args:
         num_frames (int): how many frames a stack has.
         padding (str): as in :class:`FramePolicy`. Defaults to ``"repeat"``.
+        **raw: ``image_shape``, ``action_low``, ``action_high``, ``action_dtype``, as in :class:`FramePolicy`; the
+            environments of this package have them as ``env.raw_interface``.
     """
     return {
         "kind": type(policy).__name__,
         "settings": policy.settings,
         "num_frames": num_frames,
         "padding": check_choice("padding", padding, PADDINGS),
+        **raw,
     }
 
 
 class FramePolicy(nn.Module):
-    """A trained policy that takes single raw frames: it stacks them itself, and crops them where it learned to.
+    """A trained policy that takes single raw frames: it resizes, stacks and crops them as in training.
 
     Call :meth:`reset` at an episode's start; then each frame gives an action. A stack (what the environments of this
     package give) is taken as well, by ``policy.network``.
@@ -49,9 +57,14 @@ class FramePolicy(nn.Module):
         num_frames (int): how many frames a stack has.
         padding (str): what stands before an episode's first frame in a stack: ``"repeat"``, that frame once more, or
             ``"zeros"``, as with Atari. Defaults to ``"repeat"``.
+        image_shape (sequence of int, optional): the shape of the environment's own images, where these were resized.
+            Defaults to None: frames come as the network was trained with them.
+        action_low, action_high (sequence of float, optional): the environment's own bounds, to which actions are
+            stretched. Default to None: actions stay in [-1, 1], or numbers.
+        action_dtype (str): of stretched actions. Defaults to ``"float32"``.
 
     Raises:
-        ValueError: on another ``padding``.
+        ValueError: on another ``padding``, on a shape that is not an image's, and on bounds that do not fit together.
 
     Examples:
         >>> import torch
@@ -67,11 +80,25 @@ class FramePolicy(nn.Module):
         True
     """
 
-    def __init__(self, network: Policy, *, num_frames: int, padding: str = "repeat") -> None:
+    def __init__(
+        self,
+        network: Policy,
+        *,
+        num_frames: int,
+        padding: str = "repeat",
+        image_shape: Sequence[int] | None = None,
+        action_low: Sequence[float] | None = None,
+        action_high: Sequence[float] | None = None,
+        action_dtype: str = "float32",
+    ) -> None:
         super().__init__()
         self.network = network
         self.num_frames = num_frames
         self.padding = check_choice("padding", padding, PADDINGS)
+        self.image_shape = None if image_shape is None else list(image_shape)
+        if image_shape is not None and layout_of(image_shape) is None:
+            raise ValueError(f"image_shape={list(image_shape)}; it must be [H, W], [H, W, C] or [C, H, W]")
+        self._bounds = _read_bounds(action_low, action_high, action_dtype)
         self._stack = FrameStack(num_frames, padding=padding)
 
     def reset(self) -> None:
@@ -80,30 +107,49 @@ class FramePolicy(nn.Module):
 
     @torch.no_grad()
     def forward(self, frame: Tensor | np.ndarray) -> Tensor:
-        """Returns the action for the newest frame: ``[A]`` in [-1, 1], or, of a RainbowPolicy, its index ``[]``.
+        """Returns the action for the newest frame: ``[A]`` within the bounds, or, of a RainbowPolicy, its index ``[]``.
 
         Args:
-            frame (Tensor or ndarray): uint8 ``[C, H, W]`` or ``[H, W, C]``, as rendered, with one channel ``[H, W]``
-                too; for a policy that was trained on states, ``[D]``.
+            frame (Tensor or ndarray): an image as the environment shows it, or as the network was trained with it:
+                uint8 ``[C, H, W]`` or ``[H, W, C]``, with one channel ``[H, W]`` too; for a policy that was trained on
+                states, ``[D]``.
 
         Raises:
             ValueError: on another shape or dtype.
         """
         newest = self._check(torch.as_tensor(frame))
         # A batch of one: a single stack may give other last digits.
-        return self.network(self._stack.push(newest)[None])[0]
+        action = self.network(self._stack.push(newest)[None])[0]
+        if self._bounds is None:
+            return action
+        center, half_range = self._bounds
+        return action.cpu().to(center.dtype) * half_range + center
 
     def _check(self, frame: Tensor) -> Tensor:
         channels, *size = self.network.settings["observation_shape"]
         expected = [channels // self.num_frames, *size]
+        if self.image_shape is not None and list(frame.shape) == self.image_shape:
+            frame = to_frame(frame.cpu(), layout_of(self.image_shape), (size[0], size[1]))
         if size and list(frame.shape) == [*size, expected[0]] and list(frame.shape) != expected:
             frame = frame.permute(2, 0, 1)
         if size and list(frame.shape) == size and expected[0] == 1:
             frame = frame[None]
         dtype = torch.uint8 if size else torch.float32
         if list(frame.shape) != expected or (size and frame.dtype != dtype):
-            raise ValueError(f"a frame must be {dtype} {expected}; got {frame.dtype} {list(frame.shape)}")
+            own = "" if self.image_shape is None else f", or the environment's own {self.image_shape}"
+            raise ValueError(f"a frame must be {dtype} {expected}{own}; got {frame.dtype} {list(frame.shape)}")
         return frame.to(next(self.network.parameters()).device, dtype)
+
+
+def _read_bounds(low: Sequence[float] | None, high: Sequence[float] | None, dtype: str) -> tuple[Tensor, Tensor] | None:
+    """Returns the center of an interval and half of its length, for each action."""
+    check_choice("action_dtype", dtype, ("float32", "float64"))
+    if low is None and high is None:
+        return None
+    if low is None or high is None or len(low) != len(high):
+        raise ValueError(f"action_low={low} and action_high={high} must both have one number for each action")
+    lowest, highest = (torch.tensor(bound, dtype=getattr(torch, dtype)) for bound in (low, high))
+    return (highest + lowest) / 2, (highest - lowest) / 2
 
 
 def load_policy(
@@ -181,7 +227,8 @@ def _load(checkpoints: Checkpoints, chosen: SavedCheckpoint) -> FramePolicy:
         network = Policy.kinds[str(kind)](**described["settings"])
         num_frames = check_count("num_frames", described["num_frames"])
         # Older checkpoints do not name a padding.
-        policy = FramePolicy(network, num_frames=num_frames, padding=described.get("padding", "repeat"))
+        raw = {key: described[key] for key in _RAW_KEYS if key in described}
+        policy = FramePolicy(network, num_frames=num_frames, padding=described.get("padding", "repeat"), **raw)
     except (TypeError, KeyError, ValueError, RuntimeError) as error:
         raise CheckpointNotRestored(f"{chosen.path} describes its policy wrongly: {error}") from None
     checkpoints.restore(components={"policy": network}, step=chosen.step)
@@ -191,8 +238,8 @@ def _load(checkpoints: Checkpoints, chosen: SavedCheckpoint) -> FramePolicy:
 def export_policy(policy: FramePolicy, path: str | Path) -> Path:
     """Writes a policy to a file that ``torch.export.load`` reads where this package is not installed.
 
-    The exported program takes a batch of stacks, uint8 ``[B, K * C, H, W]``, and returns actions ``[B, A]``, or action
-    indices ``[B]`` of a RainbowPolicy: ``torch.export.load(path).module()(stacks)``.
+    The exported program takes a batch of stacks, uint8 ``[B, K * C, H, W]``, and returns actions ``[B, A]`` in [-1, 1],
+    without gradients, or action indices ``[B]`` of a RainbowPolicy: ``torch.export.load(path).module()(stacks)``.
 
     Args:
         policy (FramePolicy): from :func:`load_policy`.
@@ -201,8 +248,11 @@ def export_policy(policy: FramePolicy, path: str | Path) -> Path:
     shape = policy.network.settings["observation_shape"]
     example = torch.zeros(2, *shape, dtype=torch.uint8 if len(shape) == 3 else torch.float32)
     batch = torch.export.Dim("batch", min=1)
+    network = copy.deepcopy(policy.network).cpu().eval().requires_grad_(False)
+    for weight in network.parameters():
+        weight.data = weight.data.contiguous()  # torch.export.save warns about weights in the channels-last layout
     with torch.no_grad():
-        program = torch.export.export(policy.network.cpu().eval(), (example,), dynamic_shapes=({0: batch},))
+        program = torch.export.export(network, (example,), dynamic_shapes=({0: batch},))
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.export.save(program, path)
