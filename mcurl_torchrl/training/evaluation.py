@@ -24,11 +24,11 @@ from mcurl_torchrl.training.videos import side_by_side
 
 __all__ = ["Evaluation", "EvaluationStopped", "evaluate", "read_evaluations"]
 
+_FILMED_STEPS = 2_000  # 200 MB of Atari screens; its longest games have 27,000 steps
+
 
 class EvaluationStopped(RuntimeError):
     """An evaluation was stopped before its end."""
-
-_FILMED_STEPS = 2_000  # 200 MB of Atari screens; its longest games have 27,000 steps
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,6 @@ class TrainingRun:
         self.hint_when_slow = hint_when_slow
         self.progress: Progress | None = None
         self.completed = 0
-        self._logged = 0  # the agent step of the last row
         self.finished = False
         self._show_progress = progress
         self._components: dict[str, Any] | None = None
@@ -220,7 +219,6 @@ class TrainingRun:
         self._info["policy"].update(getattr(first, "raw_interface", {}))  # for load_policy: to act in it directly
         if self.resume:
             self._restore()
-        self._logged = self.completed
         self.progress = Progress(self.total, initial=self.completed, enabled=self._show_progress)
         self._clock.start()
         if self._evaluation_due:
