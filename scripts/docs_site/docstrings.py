@@ -11,7 +11,10 @@ from griffe import Alias, AliasResolutionError, Extension, Module, NameResolutio
 
 from docs_site import api
 
-ROLE = re.compile(r":(?:class|func|meth|attr|mod|data|exc):`(~?)([\w.]+)`")
+# :class:`~some.path` and :meth:`a title <some.path>`
+ROLE = re.compile(
+    r":(?:class|func|meth|attr|mod|data|exc):`(?:(?P<title>[^`<]+?)\s*<)?(?P<short>~?)(?P<path>[\w.]+)>?`"
+)
 NAMES = r"\w+(?:, \w+)*(?: \([^)]*\))?"
 # A line such as "a, b (int), c (float): ...", with the lines below it that stand further in.
 SHARED = re.compile(
@@ -44,8 +47,8 @@ def link_roles(text: str, obj: Object, pkg: Module, shown: set[str]) -> str:
     """Makes a link of each role whose object has an entry in the reference, and code of the others."""
 
     def link(role: re.Match[str]) -> str:
-        short, path = role.groups()
-        code = f"`{path.rpartition('.')[2] if short else path}`"
+        path = role["path"]
+        code = f"`{role['title'] or (path.rpartition('.')[2] if role['short'] else path)}`"
         found = find(path, obj, pkg)
         if found is None:
             logger.warning("%s: %s names nothing", obj.path, role[0])
