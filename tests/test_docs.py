@@ -12,10 +12,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import yaml
 
+import mcurl_torchrl
 from recipes import schema
 
 REPO = Path(__file__).resolve().parents[1]
@@ -149,3 +151,18 @@ def test_the_check_of_links_sees(body: str, said: list[str], tmp_path: Path) -> 
 
 def test_the_reference_has_the_folders_of_the_package() -> None:
     assert ["", *sorted(api.folders())] == FOLDERS
+
+
+def test_the_picture_of_the_method_is_small_and_whole() -> None:
+    drawn = (REPO / "docs" / "method.svg").read_text(encoding="utf-8")
+    root = ElementTree.fromstring(drawn)
+    assert len(drawn) < 300_000
+    assert drawn.count("data:image/jpeg;base64,") == 6
+    assert "http" not in re.sub(r'xmlns="[^"]+"', "", drawn)  # nothing is fetched
+    assert root.get("viewBox")
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    citation = yaml.safe_load((REPO / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == mcurl_torchrl.__version__
+    assert citation["preferred-citation"]["url"] == "https://arxiv.org/abs/2010.07470"
