@@ -9,7 +9,8 @@ if (location.protocol === "file:") {
       this.frame.hidden = true;
       document.body.append(this.frame);
       this.inside = this.frame.contentWindow;
-      this.inside.postMessage = (data) => setTimeout(() => this.hear(data));
+      // As between threads: each side gets a copy, later.
+      this.inside.postMessage = (data) => setTimeout((copy) => this.hear(copy), 0, structuredClone(data));
       const script = this.inside.document.createElement("script");
       script.src = url;
       script.onload = () => {
@@ -30,8 +31,9 @@ if (location.protocol === "file:") {
     }
 
     postMessage(data) {
-      if (this.ready) setTimeout(() => this.tell(data));
-      else this.waiting.push(data);
+      const copy = this.inside.structuredClone(data);
+      if (this.ready) setTimeout(() => this.tell(copy));
+      else this.waiting.push(copy);
     }
 
     terminate() {
