@@ -23,8 +23,8 @@ def choice(*choices: str, default: str | None = None) -> Any:
 class PublishedConfig:
     """Settings that were published for one environment; recipes and objectives refer to them."""
 
-    sac_lr: float = 1e-3
-    sac_batch_size: int = 128
+    sac_lr: float = 1e-3  # SAC's learning rate
+    sac_batch_size: int = 128  # SAC's batch
     mask_ratio: float = 0.5  # of M-CURL
     mlr_block_len: int = 8  # of MLR
     curl_coeff: float = 1.0  # the weight of CURL's loss
@@ -32,7 +32,7 @@ class PublishedConfig:
 
 @dataclass
 class EnvConfig:
-    backend: str = choice("dmc", "atari", "gym", default=MISSING)
+    backend: str = choice("dmc", "atari", "gym", default=MISSING)  # which kind of environment
     task: str | None = None  # dmc: domain-task, such as cartpole-swingup
     game: str | None = None  # atari: such as MsPacman
     id: str | None = None  # gym: the id for gymnasium.make; modules of the current folder can be named
@@ -40,7 +40,7 @@ class EnvConfig:
     pixels_key: str | None = None  # gym: which of several observations is the image; null: the only one
     action_repeat: int = 1  # env steps per agent step
     num_frames: int = MISSING  # in an observation
-    image_size: int = MISSING
+    image_size: int = MISSING  # height and width of a frame, in pixels
     observation: str = choice("pixels", "state")  # state: for dmc
     camera_id: int | None = None  # dmc; null: 0, and 2 for quadruped
     shadows: bool = True  # dmc
@@ -57,31 +57,32 @@ class EnvConfig:
 
 @dataclass
 class EncoderConfig:
-    crop_size: int = 84
+    crop_size: int = 84  # what the encoder sees of a frame, in pixels
     augmentation: str = choice("random_crop", "center_crop")  # of the frames in SAC's batches
-    num_layers: int = 4
-    num_filters: int = 32
-    feature_dim: int = 50
+    num_layers: int = 4  # of convolutions
+    num_filters: int = 32  # of each convolution
+    feature_dim: int = 50  # of a latent
 
 
 @dataclass
 class SACConfig:
-    hidden_dim: int = 1024
-    log_std_bounds: tuple[float, float] = (-10.0, 2.0)
-    batch_size: int = 128
-    gamma: float = 0.99
+    hidden_dim: int = 1024  # width of the layers of actor and critic
+    log_std_bounds: tuple[float, float] = (-10.0, 2.0)  # of the policy's standard deviation
+    batch_size: int = 128  # transitions in an update
+    gamma: float = 0.99  # discount
     lr: float = 1e-3  # of critic, actor and the auxiliary task's own networks
-    betas: tuple[float, float] = (0.9, 0.999)
-    alpha_lr: float = 1e-4
-    alpha_betas: tuple[float, float] = (0.5, 0.999)
-    alpha_init: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.999)  # Adam's, for all but alpha
+    alpha_lr: float = 1e-4  # of the entropy coefficient
+    alpha_betas: tuple[float, float] = (0.5, 0.999)  # Adam's, for the entropy coefficient
+    alpha_init: float = 0.1  # the first entropy coefficient
     alpha_loss: str = choice("alpha", "log_alpha")  # of the released code, of TorchRL
-    critic_tau: float = 0.01
-    encoder_tau: float = 0.05
+    critic_tau: float = 0.01  # how far the target critic moves
+    encoder_tau: float = 0.05  # how far the target encoder, which is the momentum encoder, moves
     random_agent_steps: int = 1000  # before the first update
-    updates_per_agent_step: int = 1
-    actor_interval_updates: int = 2
-    target_interval_updates: int = 2
+    updates_per_agent_step: int = 1  # after the random steps
+    actor_interval_updates: int = 2  # updates between two steps of actor and alpha
+    target_interval_updates: int = 2  # updates between two moves of the targets
+    # the parts of an update, in turn
     update_order: list[str] = field(default_factory=lambda: ["critic", "actor", "targets", "auxiliary"])
     auxiliary_encoder_lr_scale: float = 2.0  # the encoder's learning rate in the auxiliary task, in units of lr
     auxiliary_encoder_decays: bool = True  # whether this rate falls after the warm-up of a task that has one
@@ -95,46 +96,46 @@ class RainbowConfig:
     loss: str = choice("categorical", "expected")  # C51; TorchRL's DQNLoss, on expected values
     architecture: str = choice("data_efficient", "nature")  # of the encoder
     hidden_dim: int = 256  # of the head
-    num_atoms: int = 51
-    value_bounds: tuple[float, float] = (-10.0, 10.0)
-    dueling: bool = True
-    double: bool = True
-    noisy: bool = True
-    sigma_init: float = 0.1
+    num_atoms: int = 51  # of the distribution of values
+    value_bounds: tuple[float, float] = (-10.0, 10.0)  # the lowest and the highest atom
+    dueling: bool = True  # value and advantage apart
+    double: bool = True  # the online network chooses the next action
+    noisy: bool = True  # noisy linear layers in the head
+    sigma_init: float = 0.1  # of the noise
     epsilon_begin: float = 0.0  # of random actions before the first update
-    epsilon_end: float = 0.0
+    epsilon_end: float = 0.0  # of random actions after the decay
     epsilon_decay_agent_steps: int = 1  # from the first update on
-    n_step: int = 20
-    gamma: float = 0.99
-    batch_size: int = 32
-    priority_exponent: float = 0.5
+    n_step: int = 20  # rewards in a return
+    gamma: float = 0.99  # discount
+    batch_size: int = 32  # transitions in an update
+    priority_exponent: float = 0.5  # 0: uniform draws; 1: in proportion to the priority
     priority_correction_begin: float = 0.4  # beta, the exponent of the importance weights, at the first update
     priority_correction_end: float = 1.0  # and at the last
-    lr: float = 1e-4
-    adam_eps: float = 1.5e-4
+    lr: float = 1e-4  # Adam's
+    adam_eps: float = 1.5e-4  # Adam's epsilon
     max_gradient_norm: float | None = 10.0  # null: no clipping
-    first_update_agent_steps: int = 1600
-    updates_per_agent_step: int = 1
-    target_interval_agent_steps: int = 2000
+    first_update_agent_steps: int = 1600  # steps before the first update
+    updates_per_agent_step: int = 1  # after the first update
+    target_interval_agent_steps: int = 2000  # between two copies of the target network
 
 
 @dataclass
 class PPOConfig:
     augmentation: str = choice("shift", "none")  # of the auxiliary task's views; shift is CURL's
     architecture: str = choice("nature", "data_efficient")  # of the encoder
-    hidden_dim: int = 512
-    num_envs: int = 8
+    hidden_dim: int = 512  # of the layer that actor and critic share
+    num_envs: int = 8  # environments side by side
     rollout_len: int = 128  # agent steps in each environment
-    epochs: int = 3
-    minibatch_size: int = 256
-    gamma: float = 0.99
-    gae_lambda: float = 0.95
-    clip_epsilon: float = 0.1
-    critic_coeff: float = 1.0
-    entropy_coeff: float = 0.01
+    epochs: int = 3  # passes over a rollout
+    minibatch_size: int = 256  # agent steps in an update
+    gamma: float = 0.99  # discount
+    gae_lambda: float = 0.95  # of the advantages: 0 is the TD error, 1 the whole return
+    clip_epsilon: float = 0.1  # how far the ratio of probabilities may move
+    critic_coeff: float = 1.0  # weight of the value's loss
+    entropy_coeff: float = 0.01  # weight of the entropy
     normalize_advantages: bool = True  # in each minibatch
-    lr: float = 2.5e-4
-    adam_eps: float = 1e-5
+    lr: float = 2.5e-4  # Adam's
+    adam_eps: float = 1e-5  # Adam's epsilon
     anneal: bool = True  # lr and clip_epsilon, linearly to 0
     max_gradient_norm: float | None = 0.5  # null: no clipping
     auxiliary_lr: float = 1e-4  # of the auxiliary task's own Adam: its networks and the encoder
@@ -149,12 +150,12 @@ class ReplayConfig:
 
 @dataclass
 class EvaluationConfig:
-    interval_env_steps: int = 20_000
-    episodes: int = 10
+    interval_env_steps: int = 20_000  # between two evaluations
+    episodes: int = 10  # in an evaluation
     final_episodes: int | None = None  # of the last evaluation; null: as many as of the others
     num_envs: int = 1  # how many are played side by side
     epsilon: float = 0.0  # of random actions; for discrete actions
-    video: bool = True
+    video: bool = True  # film the first episode of an evaluation
 
 
 @dataclass
@@ -165,8 +166,8 @@ class CheckpointConfig:
 
 @dataclass
 class LoggingConfig:
-    interval_agent_steps: int = 100
-    tensorboard: bool = True
+    interval_agent_steps: int = 100  # between two rows of metrics.csv
+    tensorboard: bool = True  # write for TensorBoard as well
     wandb: Any = None  # null or, for example, {project: mcurl, mode: offline}
     mlflow: Any = None  # null or, for example, {experiment: mcurl}
     progress: bool | None = None  # null: a bar on a terminal, lines elsewhere
@@ -183,10 +184,10 @@ class RecipeConfig:
     env: EnvConfig = field(default_factory=EnvConfig)
     objective: Any = None  # the auxiliary task: the keys of its file in conf/shared/objective
     recipe: str = MISSING  # which script
-    algo_name: str = "${objective.name}"
-    preset_name: str = MISSING
-    total_env_steps: int = MISSING
-    seed: int = 1
+    algo_name: str = "${objective.name}"  # in names of runs and in reports
+    preset_name: str = MISSING  # which preset was chosen
+    total_env_steps: int = MISSING  # how long to train
+    seed: int = 1  # of everything random
     device: str = "auto"  # auto: a GPU where there is one
     threads: int | None = None  # torch's; null: as torch chooses
     resume: str | None = None  # a run directory to continue; auto: start or continue in hydra.run.dir
@@ -227,21 +228,21 @@ class PPORecipeConfig(RecipeConfig):
 class EvaluateConfig:
     run: str = MISSING  # a run directory
     which: str = "latest"  # latest | best | an agent step that has a checkpoint
-    episodes: int = 10
+    episodes: int = 10  # how many to play
     num_envs: int = 1  # how many are played side by side
     epsilon: float | None = None  # of random actions; null: as in the run
-    seed: int = 0
-    video: bool = True
+    seed: int = 0  # of the episodes
+    video: bool = True  # film the first episode
     export: str | None = None  # a file for torch.export, say policy.pt2
-    device: str = "cpu"
+    device: str = "cpu"  # where to play
 
 
 @dataclass
 class ReportConfig:
     runs: Any = MISSING  # a folder that holds runs at any depth, a suite's for example, or a list of such folders
     out: str = "report"  # a folder for the report
-    title: str = "Report"
-    bootstrap_repetitions: int = 10_000
+    title: str = "Report"  # of the page
+    bootstrap_repetitions: int = 10_000  # draws for the intervals of aggregates
     published: str | None = None  # a folder with published results; null: published/, beside the recipes
 
 

@@ -72,7 +72,13 @@ def test_every_key_of_an_objective_is_on_the_page_of_settings(site: Path) -> Non
     for file in (REPO / "recipes" / "conf" / "shared" / "objective").glob("*.yaml"):
         part = page.split(f"### `objective={file.stem}`\n")[1].split("\n###")[0]
         listed = set(re.findall(r"^\| `objective\.(\w+)` ", part, re.MULTILINE))
-        assert listed == set(yaml.safe_load(file.read_text(encoding="utf-8"))) - {"defaults"}
+        assert listed == set(yaml.safe_load(file.read_text(encoding="utf-8"))) - {"defaults", "name", "task"}
+
+
+def test_every_key_has_a_meaning(site: Path) -> None:
+    """The comment beside a key in recipes/schema.py, or in the YAML of an objective, is what the page says of it."""
+    page = (site / "reference" / "settings.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([\w.]+)` \|.*\|\s*\|$", page, re.MULTILINE) == []
 
 
 def test_every_program_is_on_the_page_of_command_lines(site: Path) -> None:
@@ -89,6 +95,7 @@ def test_a_choice_is_shown_with_its_words(tmp_path: Path) -> None:
         'class Config:\n    """What it is."""\n\n'
         '    loss: str = choice("alpha", "log_alpha")  # of the coefficient\n'
         '    backend: str = choice("dmc", "gym", default=MISSING)\n'
+        "    # in turn\n"
         "    order: list[str] = field(default_factory=lambda: ['a', 'b'])\n"
         "    clip: float | None = None  # null: none # really\n",
         encoding="utf-8",
@@ -99,7 +106,7 @@ def test_a_choice_is_shown_with_its_words(tmp_path: Path) -> None:
             [
                 settings.Key("loss", "alpha | log_alpha", "alpha", "of the coefficient"),
                 settings.Key("backend", "dmc | gym", "(must be set)", ""),
-                settings.Key("order", "list[str]", "['a', 'b']", ""),
+                settings.Key("order", "list[str]", "['a', 'b']", "in turn"),
                 settings.Key("clip", "float | None", "null", "null: none # really"),
             ],
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -29,9 +29,8 @@ class Key:
 def sections(file: Path = RECIPES / "schema.py") -> dict[str, tuple[str, list[Key]]]:
     """The dataclasses of a file: what each is, and its keys."""
     text = file.read_text(encoding="utf-8")
-    comments = {number: comment(line) for number, line in enumerate(text.splitlines(), 1)}
     return {
-        node.name: (ast.get_docstring(node) or "", [key_of(field, text, comments) for field in fields(node)])
+        node.name: (ast.get_docstring(node) or "", [key_of(field, text) for field in fields(node)])
         for node in ast.parse(text).body
         if isinstance(node, ast.ClassDef)
     }
@@ -41,13 +40,21 @@ def fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
     return [item for item in node.body if isinstance(item, ast.AnnAssign)]
 
 
-def key_of(field: ast.AnnAssign, text: str, comments: dict[int, str]) -> Key:
+def key_of(field: ast.AnnAssign, text: str) -> Key:
     kind, default = ast.unparse(field.annotation), field.value
     if called(default) == "choice":  # one of several words, the first unless another is named
         words = [ast.unparse(word) for word in default.args]
         kind = " | ".join(map(ast.literal_eval, words))
         default = next((keyword.value for keyword in default.keywords if keyword.arg == "default"), default.args[0])
-    return Key(ast.unparse(field.target), kind, plain(default, text), comments[field.end_lineno or field.lineno])
+    return Key(ast.unparse(field.target), kind, plain(default, text), meaning_of(field, text.splitlines()))
+
+
+def meaning_of(field: ast.AnnAssign, lines: list[str]) -> str:
+    """The comment behind a key, or, where its line is too long for one, the line above it."""
+    above = lines[field.lineno - 2]
+    return comment(lines[(field.end_lineno or field.lineno) - 1]) or (
+        comment(above) if above.lstrip()[:1] == "#" else ""
+    )
 
 
 def called(value: ast.expr | None) -> str:
@@ -94,8 +101,9 @@ def page() -> str:
     classes = sections()
     recipes = {name: keys for name, (_, keys) in classes.items() if name.endswith(TOP)}
     lines = [INTRODUCTION]
+    said_before = {key.name: key.meaning for keys in recipes.values() for key in keys if key.meaning}
     for recipe, keys in recipes.items():
-        own = [key for key in keys if key.type not in classes]
+        own = [replace(key, meaning=said_before.get(key.name, "")) for key in keys if key.type not in classes]
         name = recipe.removesuffix(TOP).lower()
         lines += ["", f"## Only `{name}`" if name else "## Every recipe", "", *table(own)]
     groups_of_keys = {key.name: key.type for keys in recipes.values() for key in keys if key.type in classes}
@@ -120,9 +128,15 @@ def objectives() -> list[str]:
     lines += ["or `algo=mcurl`, which chooses it. A file that builds on another has its keys, too.", ""]
     for file in sorted((CONF / "shared" / "objective").glob("*.yaml")):
         text = file.read_text(encoding="utf-8")
-        lines += [f"### `objective={file.stem}`", "", first_comment(text), "", *base_of(text)]
-        lines += [*table(yaml_keys(text), "objective.", types=False), ""]
+        lines += [f"### `objective={file.stem}`", "", first_comment(text), "", *class_of(text), *base_of(text)]
+        keys = yaml_keys(text)
+        lines += [*(table(keys, "objective.", types=False) if keys else ["It has no settings."]), ""]
     return lines
+
+
+def class_of(text: str) -> list[str]:
+    path = re.search(r"^task: (\S+)", text, re.MULTILINE)
+    return [f"In code: `{path[1]}`.", ""] if path else []
 
 
 def base_of(text: str) -> list[str]:
@@ -135,7 +149,7 @@ def yaml_keys(text: str) -> list[Key]:
     found = []
     for line in text.splitlines():
         match = re.match(r"(\w+): +(.+?)(?:\s+#.*)?$", line)
-        if match and match[1] != "defaults":
+        if match and match[1] not in ("defaults", "name", "task"):  # of which the page speaks in words
             found.append(Key(match[1], "", match[2], comment(line)))
     return found
 
