@@ -27,6 +27,8 @@ RAINBOW_ORDER = "tests/recipes/test_rainbow_order.py"
 ACTIONS = "tests/objectives/test_action_contrastive_task.py"
 RECONSTRUCTION = "tests/objectives/test_masked_reconstruction_task.py"
 STATISTICS = "tests/reports/test_statistics.py"
+FAULTS_STOPPING = "tests/faults/test_stopping.py"
+FAULTS_DISK = "tests/faults/test_disk_and_records.py"
 
 
 @dataclass(frozen=True)
@@ -886,6 +888,55 @@ MUTANTS = [
         "list(dict.fromkeys(value for values in lists for value in values if value.requires_grad))",
         "[value for values in lists for value in values if value.requires_grad]",
         "tests/objectives/test_parameters.py",
+    ),
+    Mutant(
+        "a step is evaluated before it is saved",
+        "training/run.py",
+        "if self._saved_step != step:",
+        "if False:",
+        FAULTS_STOPPING,
+    ),
+    Mutant(
+        "an evaluation does not stop",
+        "training/run.py",
+        "stop=lambda: self.stop.requested,",
+        "stop=None,",
+        FAULTS_STOPPING,
+    ),
+    Mutant(
+        "a resumed run forgets the evaluation that was stopped",
+        "training/run.py",
+        'restored.info.get("evaluation_due", False)',
+        "False",
+        FAULTS_STOPPING,
+    ),
+    Mutant(
+        "rows that no checkpoint needs stay",
+        "training/checkpoints.py",
+        "            remove_unnamed(self.replay_directory)",
+        "            pass",
+        FAULTS_DISK,
+    ),
+    Mutant(
+        "changed tables are not noticed",
+        "training/run.py",
+        "if now.get(name) != fingerprint",
+        "if False",
+        FAULTS_DISK,
+    ),
+    Mutant(
+        "the room of a replay on disk is not reserved",
+        "../recipes/building.py",
+        "os.posix_fallocate(file.fileno(), 0, size)",
+        "pass",
+        FAULTS_DISK,
+    ),
+    Mutant(
+        "the rows of a killed run stand in the way",
+        "../recipes/building.py",
+        "shutil.rmtree(folder, ignore_errors=True)",
+        "pass",
+        FAULTS_DISK,
     ),
 ]
 

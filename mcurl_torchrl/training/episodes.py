@@ -160,7 +160,7 @@ class EpisodeStream:
         If the environment comes to another state, warns with :class:`ReplayedDifferently`; the next step then begins a
         new episode. So a run can also be resumed in an environment that is not deterministic.
         """
-        self.seed = state["seed"]
+        self.seed, self._first_episode = state["seed"], state["first_episode"]
         self._root, self.episode, self._actions, self._must_start_anew = None, state["episode"], [], True
         if len(state["actions"]) or state["observation"] is not None:
             try:

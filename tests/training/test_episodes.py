@@ -61,13 +61,14 @@ def test_episodes_follow_from_the_seed_and_their_number():
     assert once[:10] != once[10:20]
 
 
-@pytest.mark.parametrize("steps", [0, 1, 9, 10, 11, 25])
+@pytest.mark.parametrize("steps", [0, 1, 9, 10, 11, 20, 25])
 def test_a_saved_stream_goes_on_where_it_was(steps: int):
     stream, resumed = make_stream(), make_stream(seed=5)
     play(stream, steps)
     play(resumed, 3)  # used before
     resumed.load_state_dict(stream.state_dict())
     assert (resumed.episode, resumed.last_return) == (stream.episode, stream.last_return)
+    assert resumed.state_dict()["first_episode"] == stream.state_dict()["first_episode"]
     assert play(resumed, 15) == play(stream, 15)
     assert resumed.episode_return == stream.episode_return
 
