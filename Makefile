@@ -57,7 +57,7 @@ demo: $(READY)  ## train M-CURL on cartpole-swingup at CPU sizes; leaves curve.p
 	$(BIN)/python recipes/sac_mcurl.py env=cartpole-swingup preset=cpu total_env_steps=$(DEMO_ENV_STEPS) \
 		evaluation.interval_env_steps=10000 evaluation.episodes=5 $(DEMO_ARGS)
 
-bench: $(READY)  ## measure what the README claims, half an hour; the released code needs clones: see docs/performance.md
+bench: $(READY)  ## measure what the docs claim, half an hour; the released code needs clones: see docs/performance.md
 	$(BIN)/python benchmarks/replay.py --json benchmarks/results/replay.json
 	$(BIN)/python benchmarks/learner.py --json benchmarks/results/learner.json --plot docs/learner.png
 	$(BIN)/python benchmarks/end_to_end.py --json benchmarks/results/end_to_end.json --plot docs/end_to_end.png

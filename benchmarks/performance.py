@@ -1,11 +1,11 @@
-"""Writes the tables of README.md and docs/performance.md from the numbers under benchmarks/results.
+"""Writes the tables of docs/performance.md from the numbers under benchmarks/results.
 
     python benchmarks/learner.py --json benchmarks/results/learner.json --plot docs/learner.png
     python benchmarks/end_to_end.py --json benchmarks/results/end_to_end.json --plot docs/end_to_end.png
     python benchmarks/released.py --curl-rainbow CLONE --m-curl CLONE --json benchmarks/results/released.json
     python benchmarks/performance.py
 
-A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; all else in the pages is left as it is.
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; all else in the page is left as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results"
-PAGES = [REPO / "README.md", REPO / "docs" / "performance.md"]
+PAGES = [REPO / "docs" / "performance.md"]
 NAMES = {"mcurl": "M-CURL", "curl": "CURL"}
 TASKS = {"sac": "SAC, cartpole-swingup", "rainbow": "Rainbow, RoadRunner"}
 
