@@ -83,10 +83,10 @@ def index_work(capacities: list[int], rounds: int) -> list[dict[str, Any]]:
         slices = buffer.slices(num_slices=NUM_SLICES, slice_len=SLICE_LEN)
 
         def draw_slices(slices: Any = slices) -> None:
-            slices.sampler.sample(slices.storage, NUM_SLICES * SLICE_LEN)
+            slices.sampler.draw(slices.storage, NUM_SLICES * SLICE_LEN)
 
         def draw_transitions(buffer: Any = buffer) -> None:
-            buffer.sampler.sample(buffer.storage, 32)
+            buffer.sampler.draw(buffer.storage, 32)
 
         contenders[f"slices {capacity}"] = draw_slices
         contenders[f"priorities {capacity}"] = draw_transitions

@@ -1,6 +1,7 @@
 """The frame replay buffer and its samplers: transitions, slices, priorities."""
 
 from mcurl_torchrl.replay.buffer import FrameReplayBuffer
+from mcurl_torchrl.replay.prioritized_slices import PrioritizedEpisodeSliceSampler
 from mcurl_torchrl.replay.slice_sampler import EpisodeSliceSampler
 from mcurl_torchrl.replay.slices import FrameSlices
 from mcurl_torchrl.replay.sum_tree import SumTree
@@ -11,6 +12,7 @@ __all__ = [
     "EpisodeSliceSampler",
     "FrameReplayBuffer",
     "FrameSlices",
+    "PrioritizedEpisodeSliceSampler",
     "PrioritizedTransitionSampler",
     "SumTree",
     "TransitionSampler",

@@ -18,12 +18,13 @@ from torchrl.envs.transforms import Transform
 from mcurl_torchrl.checks import check_choice, check_count, leaf_keys
 from mcurl_torchrl.replay import archive
 from mcurl_torchrl.replay import torchrl_internals as internals
-from mcurl_torchrl.replay.saving import check_saved, frozen, restore_readers, save_readers
+from mcurl_torchrl.replay.saving import check_saved, check_state_dict, frozen, restore_readers, save_readers
 from mcurl_torchrl.replay.slice_sampler import EpisodeSliceSampler
-from mcurl_torchrl.replay.slices import FrameSlices, FrameView
+from mcurl_torchrl.replay.slices import FrameSlices, FrameView, check_keys
 from mcurl_torchrl.replay.step_reader import StepReader
 from mcurl_torchrl.replay.transition_sampler import PrioritizedTransitionSampler, TransitionSampler, bind_sampler
-from mcurl_torchrl.replay.windows import STEP_KEY, TRAJECTORY_KEY, Rows
+from mcurl_torchrl.replay.transitions import FrameWindows
+from mcurl_torchrl.replay.windows import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY, Rows
 from mcurl_torchrl.replay.writer import FrameWriter, check_storage
 from mcurl_torchrl.stacking import PADDINGS
 
@@ -65,7 +66,8 @@ class FrameReplayBuffer(FrameView):
             them; False if they are single frames. Defaults to True.
         pixels_key (NestedKey): the observation. Defaults to ``"pixels"``.
         action_key (NestedKey): the action. Defaults to ``"action"``.
-        extra_keys (sequence of NestedKey): other keys of each step to keep. Defaults to none.
+        extra_keys (sequence of NestedKey): other keys of each step to keep. With ``n_step`` above 1, a key under
+            ``"next"`` is read at the transition's last step, any other at its first. Defaults to none.
         frame_dtype (torch.dtype): the observation's dtype. Defaults to ``torch.uint8``; for low-level states,
             ``torch.float32``.
         sampler (TransitionSampler, optional): :class:`~mcurl_torchrl.replay.TransitionSampler` (uniform) or
@@ -145,7 +147,7 @@ class FrameReplayBuffer(FrameView):
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma={gamma}; it must be between 0 and 1")
         if batch_size is not None:
-            check_count("batch_size", batch_size)
+            batch_size = check_count("batch_size", batch_size)
         self.num_frames = check_count("num_frames", num_frames)
         self.n_step = check_count("n_step", n_step)
         self.gamma = gamma
@@ -158,13 +160,13 @@ class FrameReplayBuffer(FrameView):
             pixels_key=self.pixels_key,
             action_key=self.action_key,
             extra_keys=self.extra_keys,
-            num_frames=num_frames if stacked_input else 1,
+            num_frames=self.num_frames if stacked_input else 1,
             padding=self.padding,
             frame_dtype=frame_dtype,
         )
         super().__init__(
             storage=storage,
-            sampler=bind_sampler(TransitionSampler() if sampler is None else sampler, num_frames, n_step),
+            sampler=bind_sampler(TransitionSampler() if sampler is None else sampler, self.num_frames, self.n_step),
             writer=FrameWriter(self._reader),
             batch_size=batch_size,
             prefetch=prefetch,
@@ -182,6 +184,7 @@ class FrameReplayBuffer(FrameView):
         num_slices: int,
         slice_len: int,
         keys: Sequence[NestedKey] | None = None,
+        priority: str | None = None,
         prefetch: int | None = None,
         transform: Transform | None = None,
         generator: torch.Generator | None = None,
@@ -191,7 +194,12 @@ class FrameReplayBuffer(FrameView):
         Keyword Args:
             num_slices (int): the number of slices in a batch.
             slice_len (int): the number of observations in a slice.
-            keys (sequence of NestedKey, optional): the keys to read of each row. Defaults to the pixels alone.
+            keys (sequence of NestedKey, optional): the keys to read of each row: ``pixels``, ``action``, the extra
+                keys, ``("next", "reward")`` of this one step, ``("next", "terminated" | "truncated" | "done")``.
+                Defaults to the pixels alone.
+            priority (str, optional): the priority of a slice, ``"mean"`` or ``"max"`` of ``priority ** alpha`` of its
+                rows, in a buffer with a :class:`~mcurl_torchrl.PrioritizedTransitionSampler`. Defaults to None: all
+                slices are equally likely.
             prefetch (int, optional): the number of batches that threads make in advance.
             transform (Transform, optional): a transform of each batch.
             generator (torch.Generator, optional): the source of random numbers. Defaults to this buffer's generator.
@@ -201,6 +209,7 @@ class FrameReplayBuffer(FrameView):
             num_slices=num_slices,
             slice_len=slice_len,
             keys=keys,
+            priority=priority,
             prefetch=prefetch,
             transform=transform,
             generator=internals.generator_of(self) if generator is None else generator,
@@ -208,9 +217,53 @@ class FrameReplayBuffer(FrameView):
         self._views.append(weakref.ref(view))
         return view
 
+    def slices_at(self, index: Any, *, slice_len: int, keys: Sequence[NestedKey] | None = None) -> TensorDict:
+        """Reads the slices that begin at given rows, such as those of a prioritised batch.
+
+        Where an episode ends earlier, the slice is filled up with the episode's last observation.
+
+        Args:
+            index (torch.Tensor or TensorDictBase): a storage index, as under ``"index"`` in a sampled batch; or that
+                batch, whose rows are then compared with the buffer's.
+
+        Keyword Args:
+            slice_len (int): the number of observations in a slice.
+            keys (sequence of NestedKey, optional): the keys to read of each row, as in :meth:`slices`.
+
+        Returns:
+            A flat batch ``[len(index) * slice_len]`` of the form that :meth:`slices` gives.
+            ``("collector", "mask")`` is True on observations of the slice. It is False on filling, on observations
+            whose frames are not stored any more, and on all of a slice whose first row was overwritten since the
+            batch was drawn (which only a batch can tell, not a plain index).
+
+        Raises:
+            IndexError: if the index is outside of the written rows.
+        """
+        keys = check_keys(keys, self)
+        slice_len = check_count("slice_len", slice_len)
+        with internals.locked(self):
+            rows = Rows(self.storage)
+            batch = index.reshape(-1) if isinstance(index, TensorDictBase) else None
+            starts = rows.from_index(index if batch is None else batch.get("index")).reshape(-1)
+            flat, mask = FrameWindows(rows, num_frames=self.num_frames).slices_at(starts, slice_len)
+            if batch is not None:
+                mask &= self._is_current(rows, starts, batch)[:, None]
+            slices = self._read_rows(rows, flat.flatten(0, 1), keys)
+        slices.set("index", self.writer.to_index(flat[..., -1].flatten()))
+        slices.set(("collector", "mask"), mask.flatten())
+        return slices
+
     def set_sampler(self, sampler: Any) -> Any:
         """Refuses: the sampler of a buffer is chosen when it is made, because priorities grow with the rows."""
         raise RuntimeError("a FrameReplayBuffer keeps its sampler; give it to the constructor")
+
+    def set_writer(self, writer: Any) -> Any:
+        """Refuses: no other writer writes the layout that the samplers read."""
+        raise RuntimeError("a FrameReplayBuffer keeps its writer: no other one writes single frames")
+
+    def set_storage(self, storage: Any, collate_fn: Any = None) -> Any:
+        """Refuses: writer, sampler and views are bound to the storage that the buffer was made with."""
+        raise RuntimeError("a FrameReplayBuffer keeps its storage; give it to the constructor of another buffer")
 
     def share(self, shared: bool = True) -> FrameReplayBuffer:
         """Refuses to be written by several processes: only one process knows the running episodes."""
@@ -270,11 +323,11 @@ class FrameReplayBuffer(FrameView):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def _read(self, rows: Rows, flat: Tensor) -> TensorDict:
-        values, stack_rows, steps = self.sampler.transitions(self.storage).read(flat, self.gamma)
+        transitions, keys = self.sampler.transitions(self.storage), (self.action_key, *self.extra_keys)
+        values, stack_rows, steps = transitions.read(flat, self.gamma, keys)
         pixels, next_pixels = self._read_stacks(rows, stack_rows, steps).chunk(2)
-        batch = {key: rows.column(key).index_select(0, flat) for key in (self.action_key, *self.extra_keys)}
         return TensorDict(
-            {**batch, self.pixels_key: pixels, self._reader.next_pixels_key: next_pixels, **values},
+            {self.pixels_key: pixels, self._reader.next_pixels_key: next_pixels, **values},
             batch_size=[len(flat)],
             device=self.storage.device,
         )
@@ -293,7 +346,7 @@ class FrameReplayBuffer(FrameView):
         sampler = EpisodeSliceSampler(1, num_frames=self.num_frames, truncated_key=None, init_key=None)
         internals.set_generator(sampler, internals.generator_of(self))
         with internals.locked(self):
-            index, _ = sampler.sample(self.storage, count)
+            index, _ = sampler.draw(self.storage, count)
             rows = Rows(self.storage)
             flat = rows.from_index(index).view(count, self.num_frames)
             return self._read_stacks(rows, flat, rows.scalars(STEP_KEY)[flat[:, -1]])
@@ -333,9 +386,14 @@ class FrameReplayBuffer(FrameView):
                 return
             rows = Rows(self.storage)
             flat = rows.from_index(data.get("index"))
-            current = rows.scalars(TRAJECTORY_KEY)[flat] == data.get(TRAJECTORY_KEY).to(flat.device)
-            current &= rows.scalars(STEP_KEY)[flat] == data.get(STEP_KEY).to(flat.device)
+            current = self._is_current(rows, flat, data) & ~rows.scalars(FINAL_KEY)[flat]
             self.sampler.update_priority(flat[current], priority.reshape(-1).to(flat.device)[current])
+
+    @staticmethod
+    def _is_current(rows: Rows, flat: Tensor, batch: TensorDictBase) -> Tensor:
+        """Tells which flat rows were not overwritten since a batch of them was drawn."""
+        current = rows.scalars(TRAJECTORY_KEY)[flat] == batch.get(TRAJECTORY_KEY).to(flat.device)
+        return current & (rows.scalars(STEP_KEY)[flat] == batch.get(STEP_KEY).to(flat.device))
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -377,10 +435,12 @@ class FrameReplayBuffer(FrameView):
             self._archived[path] = saved.segments
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a state from ``state_dict``; random generators are restored in place."""
-        rows = state_dict["_storage"]["_storage"].get(TRAJECTORY_KEY)
-        if rows is not None and rows.numel() != self.storage.max_size:
-            raise ValueError(f"the state has room for {rows.numel()} rows; this buffer for {self.storage.max_size}")
+        """Loads a state from ``state_dict``; random generators are restored in place.
+
+        Raises:
+            ValueError: if the state does not fit this buffer; nothing changes then.
+        """
+        check_state_dict(state_dict, self)
         generator = internals.generator_of(self)
         with self._frozen() as readers:
             for reader in readers:

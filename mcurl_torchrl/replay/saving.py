@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mcurl_torchrl.replay.slices import FrameView
     from mcurl_torchrl.replay.writer import FrameWriter
 
-__all__ = ["Batches", "check_saved", "frozen", "restore_readers", "save_readers"]
+__all__ = ["Batches", "check_saved", "check_state_dict", "frozen", "restore_readers", "save_readers"]
 
 # The settings of each reader that was saved, and its prefetched batches.
 Batches = list[tuple[dict[str, Any], list[Future[Any]]]]
@@ -105,6 +105,31 @@ def check_saved(saved: SavedState, buffer: FrameReplayBuffer) -> Batches:
         raise ValueError(f"the saved buffer in {saved.path} does not fit: {error}") from None
 
 
+def check_state_dict(state: dict[str, Any], buffer: FrameReplayBuffer) -> None:
+    """Makes sure that a state of ``state_dict`` fits a buffer, before anything is changed.
+
+    Raises:
+        ValueError: if the state lacks something or does not fit.
+    """
+    try:
+        internals.check_prefetched(buffer, state.get("_prefetch_state"))
+        stored = dict(state["_storage"]["_storage"])
+        columns = state["_writer"]["columns"]
+        if stored:
+            rows = stored[TRAJECTORY_KEY].numel()
+            if rows != buffer.storage.max_size:
+                raise ValueError(f"it has room for {rows} rows; this buffer for {buffer.storage.max_size}")
+            _check_layout(archive.layout_of(TensorDict().load_state_dict(stored, strict=False)), columns, buffer.writer)
+        buffer.sampler.check_state({"type": type(buffer.sampler).__name__, **state["_sampler"]})
+        transforms = [set(transform) for transform in (buffer.transform.state_dict(), state["_transforms"])]
+        if transforms[0] != transforms[1]:
+            raise ValueError(f"its transforms have {sorted(transforms[1])}; this buffer's have {sorted(transforms[0])}")
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(f"the state is no state of this buffer: {error!r}") from error
+    except ValueError as error:
+        raise ValueError(f"the state does not fit: {error}") from None
+
+
 def restore_readers(saved: SavedState, batches: Batches, readers: Sequence[FrameView]) -> None:
     """Gives a buffer and its views a saved state that :func:`check_saved` has checked."""
     buffer = readers[0]
@@ -129,20 +154,24 @@ def _check_rows(saved: SavedState, writer: FrameWriter) -> None:
             raise ValueError(f"its {name} is {saved.scalars['writer'][name]!r}")
     if saved.layout is None:
         return
-    for name, value in _expected_layout(saved.layout, writer).items():
-        if saved.layout[name] != value:
-            raise ValueError(f"it has {name} {saved.layout[name]}; this one has {value}")
-    frame_shape = torch.Size(saved.layout["keys"][encode_key(writer.reader.pixels_key)][1])
-    expected = writer.new_columns(saved.layout["columns"], frame_shape)
-    for name, tensor in expected.items():
-        found = saved.state("writer/")[name]
+    _check_layout(saved.layout, saved.state("writer/"), writer)
+    last = torch.tensor([segment.last for segment in saved.segments])
+    if not torch.equal(last.amax(0), saved.state("writer/")["written"]):
+        raise ValueError("its segments do not end where its rows do")
+
+
+def _check_layout(layout: dict[str, Any], columns: dict[str, Tensor], writer: FrameWriter) -> None:
+    """Makes sure that rows and the cursors of their columns fit a writer, or raises a ValueError that tells why not."""
+    for name, value in _expected_layout(layout, writer).items():
+        if layout[name] != value:
+            raise ValueError(f"it has {name} {layout[name]}; this one has {value}")
+    frame_shape = torch.Size(layout["keys"][encode_key(writer.reader.pixels_key)][1])
+    for name, tensor in writer.new_columns(layout["columns"], frame_shape).items():
+        found = columns[name]
         if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
             raise ValueError(
                 f"its {name} is {found.dtype} {tuple(found.shape)}, not {tensor.dtype} {tuple(tensor.shape)}"
             )
-    last = torch.tensor([segment.last for segment in saved.segments])
-    if not torch.equal(last.amax(0), saved.state("writer/")["written"]):
-        raise ValueError("its segments do not end where its rows do")
 
 
 def _expected_layout(saved: dict[str, Any], writer: FrameWriter) -> dict[str, Any]:

@@ -10,13 +10,20 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
+from torchrl.data.replay_buffers.storages import Storage
 from torchrl.data.replay_buffers.utils import pin_memory_output
 from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
 from torchrl.envs.transforms import Transform
 
+from mcurl_torchrl.checks import check_choice, check_count
 from mcurl_torchrl.replay import torchrl_internals as internals
+from mcurl_torchrl.replay.drawing import refusal
+from mcurl_torchrl.replay.prioritized_slices import REDUCTIONS, SliceSamplerByWeight
 from mcurl_torchrl.replay.slice_sampler import EpisodeSliceSampler
-from mcurl_torchrl.replay.windows import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY, Rows
+from mcurl_torchrl.replay.step_reader import DONE_KEY, TERMINATED_KEY, TRUNCATED_KEY
+from mcurl_torchrl.replay.sum_tree import SumTree
+from mcurl_torchrl.replay.transition_sampler import PrioritizedTransitionSampler
+from mcurl_torchrl.replay.windows import LAYOUT_KEYS, STEP_KEY, Rows
 from mcurl_torchrl.stacking import stack_frames
 
 if TYPE_CHECKING:
@@ -58,12 +65,28 @@ class FrameView(TensorDictReplayBuffer):
             return stacks.contiguous(memory_format=torch.channels_last)
         return stacks
 
+    def _read_rows(self, rows: Rows, flat: Tensor, keys: Sequence[NestedKey]) -> TensorDict:
+        """Reads keys of flat rows ``[N]``, or of the newest of ``[N, K]`` with whole observations."""
+        newest = flat if flat.ndim == 1 else flat[:, -1]
+        marks = {key: rows.scalars(key)[newest] for key in LAYOUT_KEYS}
+        batch = TensorDict(marks, batch_size=[len(newest)], device=self.storage.device)
+        for key in keys:
+            if key == self.pixels_key:
+                stacks = newest[:, None] if flat.ndim == 1 else flat
+                batch.set(key, self._read_stacks(rows, stacks, marks[STEP_KEY]))
+            elif key == DONE_KEY:
+                ended = [rows.column(key).index_select(0, newest) for key in (TERMINATED_KEY, TRUNCATED_KEY)]
+                batch.set(key, ended[0] | ended[1])
+            else:
+                batch.set(key, rows.column(key).index_select(0, newest))
+        return batch
+
     # Departs from TensorDictReplayBuffer, which reads every key at every row drawn: here an observation takes several
     # rows and a reward n rows, and only the keys that were asked for are read. The locks and the order are TorchRL's.
     @pin_memory_output
     def _sample(self, batch_size: int) -> tuple[TensorDictBase, dict[str, Any]]:
         with internals.locked(self):
-            index, info = self.sampler.sample(self.storage, batch_size)
+            index, info = self.sampler.draw(self.storage, batch_size)
             rows = Rows(self.storage)
             flat = rows.from_index(index)
             data = self._read(rows, flat)
@@ -73,13 +96,47 @@ class FrameView(TensorDictReplayBuffer):
         return data, info
 
 
+class FrameSliceSampler(EpisodeSliceSampler):
+    """The sampler of :class:`FrameSlices`: it serves no other buffer, which would read rows of single frames."""
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Tensor]]:
+        """Refuses: only the view of this sampler, which calls ``draw``, makes observations of rows."""
+        raise RuntimeError(refusal(self))
+
+
+class PrioritizedFrameSliceSampler(FrameSliceSampler, SliceSamplerByWeight):
+    """The same by the priorities of a frame replay's transitions.
+
+    Args:
+        priorities (PrioritizedTransitionSampler): the sampler of the buffer.
+        reduction (str): the priority of a slice from those of its rows, ``"mean"`` or ``"max"``.
+        options: the arguments of :class:`EpisodeSliceSampler`.
+    """
+
+    def __init__(self, priorities: PrioritizedTransitionSampler, reduction: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.priorities = priorities
+        self.reduction = check_choice("priority", reduction, REDUCTIONS)
+
+    @property
+    def tree(self) -> SumTree:
+        """The weight of every row."""
+        return self.priorities.tree
+
+    @property
+    def beta(self) -> float:
+        """The part of the unequal probabilities that importance weights correct."""
+        return self.priorities.beta
+
+
 class FrameSlices(FrameView):
     """Slices of consecutive observations from the rows of a :class:`FrameReplayBuffer`; made by its ``slices`` method.
 
     ``sample()`` gives a flat batch ``[num_slices * slice_len]``, slice after slice, of the form that TorchRL's slice
     samplers give; ``reshape(num_slices, slice_len)`` it before a sequence loss. It has ``pixels`` ``[K * C, H, W]``,
     the other keys that were asked for, ``"trajectory"``, ``"step"``, ``"final"`` (True on an episode's last
-    observation, which has no action: its action and reward are 0) and ``"index"``.
+    observation, which has no action: its action and reward are 0) and ``"index"``; by priority,
+    ``"priority_weight"``, equal on all rows of a slice.
 
     It shares the storage and the lock of its buffer, so it may prefetch while a program writes to the buffer.
     """
@@ -91,6 +148,7 @@ class FrameSlices(FrameView):
         num_slices: int,
         slice_len: int,
         keys: Sequence[NestedKey] | None,
+        priority: str | None,
         prefetch: int | None,
         transform: Transform | None,
         generator: torch.Generator | None,
@@ -99,12 +157,26 @@ class FrameSlices(FrameView):
         self.num_frames = buffer.num_frames
         self.padding = buffer.padding
         self.channels_last = buffer.channels_last
-        if isinstance(keys, str):
-            raise TypeError(f"keys={keys!r}; give a list of keys, as in [{keys!r}]")
-        self.keys = [self.pixels_key] if keys is None else [unravel_key(key) for key in keys]
-        sampler = EpisodeSliceSampler(
-            slice_len, num_slices, num_frames=buffer.num_frames, truncated_key=None, init_key=None
-        )
+        self.keys = check_keys(keys, buffer)
+        self.priority = priority
+        self._prioritized = None if priority is None else buffer
+        num_slices, slice_len = check_count("num_slices", num_slices), check_count("slice_len", slice_len)
+        options: dict[str, Any] = {
+            "slice_len": slice_len,
+            "num_slices": num_slices,
+            "num_frames": self.num_frames,
+            "truncated_key": None,
+            "init_key": None,
+        }
+        if priority is None:
+            sampler: EpisodeSliceSampler = FrameSliceSampler(**options)
+        elif isinstance(buffer.sampler, PrioritizedTransitionSampler):
+            sampler = PrioritizedFrameSliceSampler(buffer.sampler, priority, **options)
+        else:
+            raise TypeError(
+                f"priority={priority!r}; this buffer has no priorities: build it with "
+                f"sampler=PrioritizedTransitionSampler(...)"
+            )
         storage_generator = internals.generator_of(buffer.storage)
         super().__init__(
             storage=buffer.storage,
@@ -120,21 +192,13 @@ class FrameSlices(FrameView):
         internals.share_lock(self, buffer)
 
     def _read(self, rows: Rows, flat: Tensor) -> TensorDict:
-        newest = flat if flat.ndim == 1 else flat[:, -1]
-        marks = {key: rows.scalars(key)[newest] for key in (TRAJECTORY_KEY, STEP_KEY, FINAL_KEY)}
-        batch = TensorDict(marks, batch_size=[len(newest)], device=self.storage.device)
-        for key in self.keys:
-            if key == self.pixels_key:
-                stacks = newest[:, None] if flat.ndim == 1 else flat
-                batch.set(key, self._read_stacks(rows, stacks, marks[STEP_KEY]))
-            else:
-                batch.set(key, rows.column(key).index_select(0, newest))
-        return batch
+        return self._read_rows(rows, flat, self.keys)
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings that this reader's batches depend on, as JSON."""
         keys = [[key] if isinstance(key, str) else list(key) for key in self.keys]
-        return {**super().settings(), "slice_len": self.sampler.slice_len, "keys": keys}
+        priority = {} if self.priority is None else {"priority": self.priority}
+        return {**super().settings(), "slice_len": self.sampler.slice_len, "keys": keys, **priority}
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("slices only read: write, save and load the FrameReplayBuffer that they come from")
@@ -142,4 +206,34 @@ class FrameSlices(FrameView):
     add = extend = empty = dumps = loads = state_dict = load_state_dict = _refuse
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
-        """Does nothing: slices have no priorities."""
+        """Sets the buffer's priorities from a batch of slices, one number per row.
+
+        The last observation of an episode starts no transition: its number is not used. Slices that are not drawn by
+        priority do nothing.
+        """
+        if self._prioritized is not None:
+            self._prioritized.update_tensordict_priority(data)
+
+
+def check_keys(keys: Sequence[NestedKey] | None, buffer: FrameReplayBuffer) -> list[NestedKey]:
+    """Returns the keys to read of each row of a slice; None stands for the pixels alone.
+
+    Raises:
+        TypeError: on a single key.
+        KeyError: on a key that the buffer does not store.
+    """
+    if keys is None:
+        return [buffer.pixels_key]
+    if isinstance(keys, str):
+        raise TypeError(f"keys={keys!r}; give a list of keys, as in [{keys!r}]")
+    unraveled: list[NestedKey] = [unravel_key(key) for key in keys]
+    stored = [*buffer.writer.reader.stored_keys, DONE_KEY]
+    for key in unraveled:
+        if key == buffer.writer.reader.next_pixels_key:
+            raise KeyError(
+                f"{key!r} is not stored: the next observation of a row is that of the row after it; draw slices of one "
+                f"row more"
+            )
+        if key not in (*stored, *LAYOUT_KEYS):
+            raise KeyError(f"{key!r} is not stored; choose from {stored}, or name it in extra_keys of the buffer")
+    return [key for key in unraveled if key not in LAYOUT_KEYS]  # a batch has these anyway

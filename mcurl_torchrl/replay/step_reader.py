@@ -27,6 +27,11 @@ _TRAJ_IDS_KEY: NestedKey = ("collector", "traj_ids")
 _STEP_COUNT_KEY: NestedKey = "step_count"
 _IS_INIT_KEY: NestedKey = "is_init"
 _MASK_KEY: NestedKey = ("collector", "mask")
+# What environments and collectors write beside each step; an episode's layout holds the same.
+_MARKS: set[NestedKey] = {
+    *(name for name in ("done", "terminated", "truncated", "is_init", "step_count")),
+    *(("next", name) for name in ("done", "is_init", "step_count")),
+}
 # Names that a sampled batch uses for other values.
 _RESERVED = {*LAYOUT_KEYS, "index", "steps_to_next_obs", "priority_weight", REWARD_KEY, TERMINATED_KEY, TRUNCATED_KEY}
 
@@ -76,6 +81,11 @@ class StepReader:
         """The key of a step's next observation."""
         return unravel_key(("next", self.pixels_key))
 
+    def dropped_keys(self, data: TensorDictBase) -> list[NestedKey]:
+        """Lists the keys of ``data`` that are neither stored nor used to find where episodes begin and end."""
+        used = {*self.stored_keys, self.next_pixels_key, _MASK_KEY, _TRAJ_IDS_KEY, *_MARKS}
+        return [key for key in leaf_keys(data) if key not in used]
+
     def read(self, data: TensorDictBase, device: torch.device) -> Steps:
         """Reads steps ``[time]`` or ``[time, environments]``.
 
@@ -98,8 +108,11 @@ class StepReader:
         if not torch.equal(pixels[:, :, channels:], next_pixels[:, :, :-channels]):
             raise ValueError(
                 f"{self.next_pixels_key!r} is not {self.pixels_key!r} moved on by one frame: observations of shape "
-                f"{tuple(pixels.shape[2:])} must stack {self.num_frames} frames along the first dimension, newest last;"
-                f" for single frames give stacked_input=False"
+                f"{tuple(pixels.shape[2:])} must stack {self.num_frames} frames along the first dimension, newest last."
+                f" For single frames give stacked_input=False. If they are such stacks: VecNorm, or another transform "
+                f"after CatFrames, has changed frames that were seen before (store what CatFrames gives); an "
+                f"environment that resets itself has put its first observation in place of the last (give valid=, see "
+                f"add); or CatFrames went on with frames of another episode, after it was restored or missed a reset"
             )
         values = {key: self._require(data, key) for key in (self.action_key, *self.extra_keys, REWARD_KEY)}
         if values[REWARD_KEY][0, 0].numel() != 1:

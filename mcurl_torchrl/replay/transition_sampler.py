@@ -10,9 +10,17 @@ from torchrl.data.replay_buffers.storages import Storage
 
 from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.replay import torchrl_internals as internals
-from mcurl_torchrl.replay.sum_tree import SumTree
+from mcurl_torchrl.replay.drawing import (
+    WindowSampler,
+    draw_uniform,
+    draw_valid,
+    draw_weighted,
+    for_all,
+    refusal,
+)
+from mcurl_torchrl.replay.priorities import PrioritizedRows
 from mcurl_torchrl.replay.transitions import FrameTransitions
-from mcurl_torchrl.replay.windows import Rows, WindowSampler, all_valid, draw_uniform, draw_valid
+from mcurl_torchrl.replay.windows import Rows
 
 __all__ = ["PrioritizedTransitionSampler", "TransitionSampler", "bind_sampler"]
 
@@ -44,9 +52,13 @@ class TransitionSampler(WindowSampler):
         """Returns the transitions in ``storage``."""
         return FrameTransitions(Rows(storage), num_frames=self.num_frames, n_step=self.n_step)
 
-    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor | tuple[Tensor, ...], dict[str, Tensor]]:
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Any, dict[str, Tensor]]:
+        """Refuses: only the buffer of this sampler, which calls :meth:`draw`, makes transitions of rows."""
+        raise RuntimeError(refusal(self))
+
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor | tuple[Tensor, ...], dict[str, Tensor]]:
         """Draws rows; returns their storage index and the values that the batch gets besides."""
-        check_count("batch_size", batch_size)
+        batch_size = check_count("batch_size", batch_size)
         transitions = self.transitions(storage)
         anchors, info = self._draw(transitions, batch_size, internals.generator_of(self))
         if anchors is None:
@@ -59,8 +71,11 @@ class TransitionSampler(WindowSampler):
         rows = transitions.rows
         return draw_uniform(count, len(rows), transitions.valid, device=rows.device, generator=generator), {}
 
-    def _find_one(self, rows: Rows, generator: torch.Generator) -> Tensor | None:
+    def _find_one(self, rows: Rows, batch_size: int, generator: torch.Generator) -> Tensor | None:
         return self._draw(self.transitions(rows.storage), 1, generator)[0]
+
+    def _count(self, rows: Rows, batch_size: int) -> int:
+        return int(for_all(len(rows), self.transitions(rows.storage).valid, rows.device).sum())
 
     def _explain_empty(self, transitions: FrameTransitions) -> str:
         return transitions.explain_empty()
@@ -78,7 +93,7 @@ class TransitionSampler(WindowSampler):
         return f"{type(self).__name__}(num_frames={self.num_frames}, n_step={self.n_step})"
 
 
-class PrioritizedTransitionSampler(TransitionSampler):
+class PrioritizedTransitionSampler(PrioritizedRows, TransitionSampler):
     """Draws rows that start a transition in proportion to ``priority ** alpha`` (https://arxiv.org/abs/1511.05952).
 
     A new row gets the largest priority so far, at first 1. A row that cannot start a transition (yet) is replaced by
@@ -111,61 +126,7 @@ class PrioritizedTransitionSampler(TransitionSampler):
     """
 
     def __init__(self, alpha: float = 0.5, beta: float = 0.4, *, eps: float = 1e-8) -> None:
-        for name, value in (("alpha", alpha), ("eps", eps)):
-            if value < 0:
-                raise ValueError(f"{name}={value}; it must not be negative")
-        self.alpha = alpha
-        self.eps = eps
-        self.beta = beta
-        self._max_weight = 1.0
-        self._tree: SumTree | None = None
-
-    @property
-    def beta(self) -> float:
-        """The part of the unequal probabilities that importance weights correct, from 0 to 1."""
-        return self._beta
-
-    @beta.setter
-    def beta(self, value: float) -> None:
-        if not 0 <= value <= 1:
-            raise ValueError(f"beta={value}; it must be between 0 and 1")
-        self._beta = value
-
-    def make_tree(self, size: int, device: torch.device) -> None:
-        """Makes the tree for ``size`` rows; the buffer calls it once its storage is allocated."""
-        if self._tree is None:
-            self._tree = SumTree(size, device)
-
-    @property
-    def tree(self) -> SumTree:
-        """``priority ** alpha`` of every row."""
-        if self._tree is None:
-            raise RuntimeError("the replay buffer is empty: write to it before sampling")
-        return self._tree
-
-    def extend(self, index: Tensor) -> None:
-        """Gives new flat rows the largest weight so far."""
-        self.tree.update(index, torch.tensor(self._max_weight, dtype=torch.float64))
-
-    def discard(self, index: Tensor) -> None:
-        """Excludes rows that can never start a transition."""
-        self.tree.update(index, torch.tensor(0.0))
-
-    def update_priority(self, index: Any, priority: Any, *, storage: Storage | None = None) -> None:
-        """Sets the priorities of flat rows.
-
-        Raises:
-            ValueError: on a negative or non-finite priority, naming it; nothing is changed then.
-        """
-        priority = torch.as_tensor(priority).detach().to(self.tree.total.device, torch.float64).reshape(-1)
-        bad = ~(priority.isfinite() & (priority >= 0))
-        if bad.any():
-            raise ValueError(f"priorities must be finite and not negative; got {priority[bad][0].item()}")
-        # 0 ** 0 is 1: with alpha=0 all weights are equal, also for a priority of 0.
-        weight = (priority + self.eps) ** self.alpha
-        self.tree.update(torch.as_tensor(index, device=weight.device), weight)
-        if weight.numel():
-            self._max_weight = max(self._max_weight, weight.max().item())
+        super().__init__(alpha, beta, eps)
 
     def _draw(
         self, transitions: FrameTransitions, count: int, generator: torch.Generator | None
@@ -173,13 +134,8 @@ class PrioritizedTransitionSampler(TransitionSampler):
         tree = self.tree
 
         def draw_exhaustively(size: int) -> Tensor | None:
-            valid = all_valid(len(transitions.rows), transitions.valid, transitions.rows.device)
-            sums = (tree.weights[: len(valid)] * valid).cumsum(0)
-            if not sums[-1] > 0:
-                return None
-            mass = torch.rand(size, dtype=torch.float64, device=sums.device, generator=generator) * sums[-1]
-            mass = torch.minimum(mass, torch.nextafter(sums[-1], torch.zeros_like(sums[-1])))
-            return torch.searchsorted(sums, mass, right=True)
+            valid = for_all(len(transitions.rows), transitions.valid, transitions.rows.device)
+            return draw_weighted(tree.weights[: len(valid)] * valid, size, generator)
 
         if not tree.total > 0:
             return None, {}
@@ -197,44 +153,22 @@ class PrioritizedTransitionSampler(TransitionSampler):
         weight = (weight / weight.min()) ** -self.beta
         return anchors, {"priority_weight": weight.float()}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns all weights, the largest weight so far, alpha and beta."""
-        weights = torch.zeros(0, dtype=torch.float64) if self._tree is None else self._tree.weights.clone()
-        return {"weights": weights, "max_weight": self._max_weight, "alpha": self.alpha, "beta": self.beta}
-
     def check_state(self, state_dict: dict[str, Any]) -> None:
-        """Makes sure that a saved state fits, before it is loaded; its weights are priorities to the power of alpha."""
-        super().check_state(state_dict)
-        if state_dict["alpha"] != self.alpha:
-            raise ValueError(f"it was saved with alpha={state_dict['alpha']}; this one has alpha={self.alpha}")
-        weights = state_dict["weights"]
-        if len(weights) and self._tree is not None and len(weights) != self._tree.size:
-            raise ValueError(f"it has {len(weights)} priorities; this one has {self._tree.size}")
-        if weights.dtype != torch.float64 or not (weights.isfinite() & (weights >= 0)).all():
-            raise ValueError("its priorities are not all numbers")
-        float(state_dict["max_weight"]), float(state_dict["beta"])
+        """Makes sure that a saved state fits, before it is loaded."""
+        TransitionSampler.check_state(self, state_dict)
+        PrioritizedRows.check_state(self, state_dict)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a state from :meth:`state_dict`."""
-        weights = state_dict["weights"]
-        if len(weights):
-            self._tree = SumTree(len(weights), weights.device if self._tree is None else self._tree.total.device)
-            self._tree.fill(weights)
-        else:
-            self._empty()
-        self._max_weight = state_dict["max_weight"]
-        self.beta = state_dict["beta"]
+    def dumps(self, path: Any) -> None:
+        """Does nothing: the buffer saves the priorities."""
+
+    def loads(self, path: Any) -> None:
+        """Does nothing: the buffer loads the priorities."""
 
     def _explain_empty(self, transitions: FrameTransitions) -> str:
-        valid = all_valid(len(transitions.rows), transitions.valid, transitions.rows.device)
+        valid = for_all(len(transitions.rows), transitions.valid, transitions.rows.device)
         if valid.any():
             return f"no transition can be drawn: the priorities of all {int(valid.sum())} valid rows are 0"
         return super()._explain_empty(transitions)
-
-    def _empty(self) -> None:
-        self._max_weight = 1.0
-        if self._tree is not None:
-            self._tree.fill(torch.zeros(self._tree.size))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(alpha={self.alpha}, beta={self.beta})"

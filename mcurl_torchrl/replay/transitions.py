@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from tensordict.utils import NestedKey
 from torch import Tensor
@@ -9,7 +11,49 @@ from torch import Tensor
 from mcurl_torchrl.replay.step_reader import DONE_KEY, REWARD_KEY, TERMINATED_KEY, TRUNCATED_KEY
 from mcurl_torchrl.replay.windows import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY, EpisodeWindows, Rows
 
-__all__ = ["FrameTransitions"]
+__all__ = ["FrameTransitions", "FrameWindows"]
+
+
+class FrameWindows(EpisodeWindows):
+    """The windows in the rows of a frame replay.
+
+    Args:
+        rows (Rows): rows in the layout that :mod:`mcurl_torchrl.replay.windows` describes.
+
+    Keyword Args:
+        num_frames (int): the frames of an observation. Defaults to 1.
+    """
+
+    def __init__(self, rows: Rows, *, num_frames: int = 1) -> None:
+        self.num_frames = num_frames
+        super().__init__(
+            rows,
+            trajectory=rows.scalars(TRAJECTORY_KEY),
+            step=rows.scalars(STEP_KEY),
+            unique_ids=True,
+            has_unwritten=True,
+        )
+
+    def slices_at(self, starts: Tensor, slice_len: int) -> tuple[Tensor, Tensor]:
+        """Lists the rows of the slices that begin at flat rows, filled up behind an episode's end with its last row.
+
+        Returns:
+            Flat rows ``[slices, slice_len, num_frames]``, and which of these observations are part of the slice with
+            all their frames, ``[slices, slice_len]``.
+
+        Raises:
+            IndexError: if a start is outside of the written part of the storage.
+        """
+        outside = (starts < 0) | (starts >= len(self.rows))
+        if outside.any():
+            raise IndexError(f"row {int(starts[outside][0])} is outside of the {len(self.rows)} rows stored")
+        lengths = self.run_length(starts, slice_len)[:, None]
+        offsets = torch.arange(slice_len, device=starts.device).expand(len(starts), -1)
+        around = self.expand(starts, slice_len, self.num_frames - 1).unfold(1, self.num_frames, 1)
+        flat = around[torch.arange(len(starts), device=starts.device)[:, None], torch.minimum(offsets, lengths - 1)]
+        newest = flat[..., -1].flatten()
+        whole = self.valid(newest, 1) & self.history(newest, self.num_frames - 1)[1]
+        return flat, (offsets < lengths) & whole.view_as(offsets)
 
 
 class FrameTransitions:
@@ -27,9 +71,9 @@ class FrameTransitions:
         self.rows = rows
         self.num_frames = num_frames
         self.n_step = n_step
-        self.windows = EpisodeWindows(rows, traj_key=TRAJECTORY_KEY, step_key=STEP_KEY, unique_ids=True)
         self._trajectory = rows.scalars(TRAJECTORY_KEY)
         self._step = rows.scalars(STEP_KEY)
+        self.windows = FrameWindows(rows, num_frames=num_frames)
         self._final = rows.scalars(FINAL_KEY)
 
     def steps_ahead(self, anchors: Tensor) -> Tensor:
@@ -51,12 +95,16 @@ class FrameTransitions:
         valid &= (ahead > 0) & (ended | (ahead == self.n_step))
         return valid & self.windows.history(anchors, self.num_frames - 1)[1]
 
-    def read(self, anchors: Tensor, gamma: float) -> tuple[dict[NestedKey, Tensor], Tensor, Tensor]:
-        """Reads transitions, except for their observations and actions.
+    def read(
+        self, anchors: Tensor, gamma: float, keys: Sequence[NestedKey] = ()
+    ) -> tuple[dict[NestedKey, Tensor], Tensor, Tensor]:
+        """Reads transitions, except for their observations.
 
         Args:
             anchors (torch.Tensor): flat rows that start a transition, ``[N]``.
             gamma (float): the discount of one step.
+            keys (sequence of NestedKey): other keys to read. A key under ``"next"`` tells what a step leads to: it is
+                read at the transition's last step, as its flags are. Any other is read at the first step.
 
         Returns:
             The values of a batch ``[N]``; the flat rows of its observations and then of its next observations,
@@ -83,6 +131,9 @@ class FrameTransitions:
             TRAJECTORY_KEY: self._trajectory[anchors],
             STEP_KEY: step,
         }
+        for key in keys:
+            at_end = isinstance(key, tuple) and key[0] == "next"
+            values[key] = rows.column(key).index_select(0, last.squeeze(-1) if at_end else anchors)
         return values, stack_rows, torch.cat([step, step + num_steps])
 
     def explain_empty(self) -> str:

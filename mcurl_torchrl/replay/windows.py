@@ -1,4 +1,4 @@
-"""Rows of a replay storage, windows of consecutive rows of one episode, and drawing them with equal probability.
+"""Rows of a replay storage, and windows of consecutive rows of one episode.
 
 The layout of a frame replay: an episode of L steps takes L + 1 consecutive rows. Row t holds frame t, the action taken
 there, and its outcome: reward, terminated, truncated. The last row holds only its frame, and is marked ``final``. So
@@ -10,14 +10,13 @@ that episode.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
-from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import LazyTensorStorage, Storage, TensorStorage
 
 from mcurl_torchrl.checks import leaf_keys
@@ -30,11 +29,8 @@ __all__ = [
     "TRAJECTORY_KEY",
     "UNWRITTEN",
     "EpisodeWindows",
+    "OrderedRows",
     "Rows",
-    "WindowSampler",
-    "all_valid",
-    "draw_uniform",
-    "draw_valid",
 ]
 
 TRAJECTORY_KEY: NestedKey = "trajectory"
@@ -42,12 +38,6 @@ STEP_KEY: NestedKey = "step"
 FINAL_KEY: NestedKey = "final"
 LAYOUT_KEYS = (TRAJECTORY_KEY, STEP_KEY, FINAL_KEY)
 UNWRITTEN = -1
-
-# Rejection proposes this many rows at first, four times more each round, and at most _MAX_PROPOSALS altogether. If more
-# proposals are needed than that, or than there are rows, one scan of all rows finds the valid ones.
-_FIRST_ROUND = 32
-_MAX_PROPOSALS = 65_536
-_SCAN_CHUNK = 65_536
 
 
 class Rows:
@@ -116,6 +106,14 @@ class Rows:
         """Returns the flat row number of ``(time, column)``; time wraps around the ring."""
         return (time % self.num_rows) * self.num_columns + column
 
+    def locate(self, position: Tensor) -> Tensor:
+        """Returns the flat rows at positions; here they are the same, in :class:`OrderedRows` they are not."""
+        return position
+
+    def position(self, flat: Tensor) -> Tensor:
+        """Returns the positions of flat rows."""
+        return flat
+
     def to_index(self, flat: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Turns flat row numbers into a storage index: a tensor for ``ndim=1``, else a tuple of coordinates."""
         if self.storage.ndim == 1:
@@ -134,6 +132,31 @@ class Rows:
         return flat.to(self.device)
 
 
+class OrderedRows(Rows):
+    """Rows in another order than that of the storage: windows are over positions in this order.
+
+    Args:
+        storage (Storage): the storage.
+        order (torch.Tensor): the flat row at each position, a permutation.
+    """
+
+    def __init__(self, storage: Storage, order: Tensor) -> None:
+        super().__init__(storage)
+        self.order = order
+        self.num_rows, self.num_columns = len(order), 1
+        self.is_full = False
+        self._positions = torch.empty_like(order)
+        self._positions[order] = torch.arange(len(order), device=order.device)
+
+    def locate(self, position: Tensor) -> Tensor:
+        """Returns the flat rows at positions."""
+        return self.order[position]
+
+    def position(self, flat: Tensor) -> Tensor:
+        """Returns the positions of flat rows."""
+        return self._positions[flat]
+
+
 class EpisodeWindows:
     """Tells which windows of consecutive rows lie inside one episode, from the keys that the storage has.
 
@@ -147,30 +170,38 @@ class EpisodeWindows:
         rows (Rows): the stored rows.
 
     Keyword Args:
-        traj_key (NestedKey, optional): one integer per row, equal within an episode; negative in unwritten rows.
-        step_key (NestedKey, optional): the row's number in its episode, from 0.
-        end_key (NestedKey, optional): a flag that is set on the last row of an episode.
+        trajectory (torch.Tensor, optional): one integer per flat row, equal within an episode.
+        step (torch.Tensor, optional): the row's number in its episode, from 0.
+        ends (sequence of torch.Tensor): flags, any of which is set on the last row of an episode. Defaults to none.
         seam (int, optional): the time of the oldest row of a full ring (0 while it is not full): no window may go
             from the row before it to this row. Not needed with ``unique_ids``.
         unique_ids (bool): True if trajectory ids are never used twice and steps are stored.
+        has_unwritten (bool): True if rows that carry the id -1 are unwritten, as in a frame replay. In any other
+            storage an id may be any number.
     """
 
     def __init__(
         self,
         rows: Rows,
         *,
-        traj_key: NestedKey | None = None,
-        step_key: NestedKey | None = None,
-        end_key: NestedKey | None = None,
+        trajectory: Tensor | None = None,
+        step: Tensor | None = None,
+        ends: Sequence[Tensor] = (),
         seam: int | None = None,
         unique_ids: bool = False,
+        has_unwritten: bool = False,
     ) -> None:
         self.rows = rows
-        self._trajectory = None if traj_key is None else rows.scalars(traj_key)
-        self._step = None if step_key is None else rows.scalars(step_key)
-        self._end = None if end_key is None else rows.scalars(end_key)
+        self._trajectory = trajectory
+        self._step = step
+        self._ends = ends
         self._seam = seam
         self._unique_ids = unique_ids
+        self._has_unwritten = has_unwritten
+
+    def with_seam(self, seam: int) -> EpisodeWindows:
+        """Returns the same windows, except for those that go on to the row at time ``seam``."""
+        return EpisodeWindows(self.rows, trajectory=self._trajectory, step=self._step, ends=self._ends, seam=seam)
 
     def valid(self, start: Tensor, length: int) -> Tensor:
         """Tells for each flat row in ``start`` whether the ``length`` rows from there on are of one episode."""
@@ -191,7 +222,9 @@ class EpisodeWindows:
         same = torch.ones_like(start, dtype=torch.bool)
         if self._trajectory is not None:
             first = self._trajectory[start]
-            same &= (first >= 0) & (first == self._trajectory[stop])
+            same &= first == self._trajectory[stop]
+            if self._has_unwritten:
+                same &= first != UNWRITTEN
         if self._step is not None:
             same &= self._step[stop] - self._step[start] == length - 1
         return same
@@ -204,8 +237,8 @@ class EpisodeWindows:
             linked &= self._trajectory[here] == self._trajectory[before]
         if self._step is not None:
             linked &= self._step[here] == self._step[before] + 1
-        if self._end is not None:
-            linked &= self._end[before] == 0
+        for end in self._ends:
+            linked &= end[before] == 0
         if self._seam is not None:
             linked &= time % self.rows.num_rows != self._seam
         return linked
@@ -240,6 +273,22 @@ class EpisodeWindows:
             begins = torch.ones_like(start, dtype=torch.bool)
         return available, (available == length) | begins
 
+    def run_length(self, start: Tensor, length: int) -> Tensor:
+        """Counts the rows from each flat row in ``start`` on that are of one episode, up to ``length``."""
+        time, column = self.rows.split(start)
+        offsets = torch.arange(1, min(length, self.rows.num_rows), device=start.device)
+        return 1 + self.continues(time[:, None] + offsets, column[:, None]).long().cumprod(-1).sum(-1)
+
+    def begins_run(self, start: Tensor, before: int) -> Tensor:
+        """Tells whether each flat row is the first of its episode that is stored together with ``before`` earlier ones.
+
+        Rows from before the episode do not count: there is padding in their place.
+        """
+        time, column = self.rows.split(start)
+        earlier = self.rows.join(time - 1, column)
+        linked = self.continues(time, column)
+        return self.history(start, before)[1] & ~(linked & self.history(earlier, before)[1])
+
     def expand(self, start: Tensor, length: int, before: int) -> Tensor:
         """Lists the rows of windows, each with ``before`` earlier rows in front.
 
@@ -267,108 +316,3 @@ class EpisodeWindows:
             runs = edges.diff()[written[breaks]]
             best = max(best, int(runs.max()) if len(runs) else 0)
         return best
-
-
-def draw_valid(
-    count: int,
-    num_rows: int,
-    *,
-    propose: Callable[[int], Tensor],
-    is_valid: Callable[[Tensor], Tensor],
-    draw_exhaustively: Callable[[int], Tensor | None],
-) -> Tensor | None:
-    """Draws ``count`` valid rows: proposals are rejected until enough are valid; one exact draw gives the rest.
-
-    The valid rows among independent proposals keep the proposal's probabilities, restricted to valid rows: uniform
-    proposals give all valid rows the same probability, whatever the episodes look like.
-
-    Args:
-        count (int): the number of rows to draw, with replacement.
-        num_rows (int): the number of stored rows.
-
-    Keyword Args:
-        propose (callable): called with a number, draws that many rows.
-        is_valid (callable): tells which rows are valid.
-        draw_exhaustively (callable): called with a number, draws that many valid rows after a check of all rows;
-            returns None if there is no valid row.
-
-    Returns:
-        The rows, or None if no row is valid.
-    """
-    accepted: list[Tensor] = []
-    found, proposed, size = 0, 0, max(_FIRST_ROUND, count + count // 4)
-    while proposed < min(num_rows, _MAX_PROPOSALS):
-        rows = propose(size)
-        rows = rows[is_valid(rows)]
-        accepted.append(rows)
-        found += len(rows)
-        if found >= count:
-            return torch.cat(accepted)[:count]
-        proposed += size
-        size *= 4
-    rest = draw_exhaustively(count - found)
-    return None if rest is None else torch.cat([*accepted, rest])
-
-
-def all_valid(num_rows: int, is_valid: Callable[[Tensor], Tensor], device: torch.device) -> Tensor:
-    """Evaluates ``is_valid`` on the rows 0..num_rows-1, in chunks, which limits the memory."""
-    chunks = torch.arange(num_rows, device=device).split(_SCAN_CHUNK)
-    return torch.cat([is_valid(chunk) for chunk in chunks])
-
-
-def draw_uniform(
-    count: int,
-    num_rows: int,
-    is_valid: Callable[[Tensor], Tensor],
-    *,
-    device: torch.device,
-    generator: torch.Generator | None,
-) -> Tensor | None:
-    """Draws ``count`` of the valid rows below ``num_rows``, each with the same probability; None if there is none."""
-
-    def draw(below: int, size: int) -> Tensor:
-        return torch.randint(below, (size,), device=device, generator=generator)
-
-    def draw_exhaustively(size: int) -> Tensor | None:
-        candidates = all_valid(num_rows, is_valid, device).nonzero().squeeze(-1)
-        return candidates[draw(len(candidates), size)] if len(candidates) else None
-
-    return draw_valid(
-        count,
-        num_rows,
-        propose=lambda size: draw(num_rows, size),
-        is_valid=is_valid,
-        draw_exhaustively=draw_exhaustively,
-    )
-
-
-class WindowSampler(Sampler):
-    """A sampler without state: the storage alone decides which rows it can draw."""
-
-    def _find_one(self, rows: Rows, generator: torch.Generator) -> Tensor | None:
-        """Draws one valid row, or returns None if there is none."""
-        raise NotImplementedError
-
-    def _sampleable_count(self, storage: Storage, batch_size: int) -> int:
-        if not len(storage):
-            return 0
-        rows = Rows(storage)
-        # A new generator: this question must not change the random numbers of a later sample.
-        found = self._find_one(rows, torch.Generator(rows.device).manual_seed(0))
-        return 0 if found is None else batch_size
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns an empty dictionary: there is no state."""
-        return {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Does nothing: there is no state."""
-
-    def dumps(self, path: Any) -> None:
-        """Does nothing: the sampler has no state, or the buffer saves it."""
-
-    def loads(self, path: Any) -> None:
-        """Does nothing: the sampler has no state, or the buffer loads it."""
-
-    def _empty(self) -> None:
-        pass

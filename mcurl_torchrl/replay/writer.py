@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ class _Plan:
     trajectory: Tensor
     step: Tensor
     num_new: int
+    # The number of episodes that were left without an end inside these steps.
+    num_inner_cuts: int
 
 
 class FrameWriter(Writer):
@@ -52,6 +55,7 @@ class FrameWriter(Writer):
         self._next_trajectory = 0
         # One entry per column, made at the first write.
         self._columns: dict[str, Tensor] = {}
+        self._has_warned_of_cuts = False
 
     @property
     def storage(self) -> TensorStorage:
@@ -101,6 +105,9 @@ class FrameWriter(Writer):
         if not self._columns:
             self._make_storage(steps)
             self._columns = state
+            self._warn_of_dropped_keys(data)
+        if plan.num_inner_cuts and self.storage.ndim == 1 and not self._has_warned_of_cuts:
+            self._warn_of_cuts(plan.num_inner_cuts, steps)
         self._close_cut_episodes(plan.cut)
         flat, final = self._write_rows(steps, plan)
         self._write_count += data.shape.numel()
@@ -157,6 +164,25 @@ class FrameWriter(Writer):
                 )
         return steps
 
+    def _warn_of_dropped_keys(self, data: TensorDictBase) -> None:
+        dropped = self.reader.dropped_keys(data)
+        if dropped:
+            warnings.warn(
+                f"of each step the replay buffer keeps {list(self.reader.stored_keys)} and drops {dropped}; to keep "
+                f"more, name it in extra_keys",
+                stacklevel=5,
+            )
+
+    def _warn_of_cuts(self, count: int, steps: Steps) -> None:
+        self._has_warned_of_cuts = True
+        warnings.warn(
+            f"{count} episodes were left without an end inside one write of {len(steps.frames)} steps. Steps of several"
+            f" environments one after the other, as from data.reshape(-1) of [environments, time], cut every "
+            f"environment at every write. Write such data as it is, buffer.extend(data), to a buffer for a batch of "
+            f"environments: FrameReplayBuffer(storage=LazyTensorStorage(max_size, ndim=2), ...)",
+            stacklevel=5,
+        )
+
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def _make_storage(self, steps: Steps) -> None:
@@ -205,7 +231,8 @@ class FrameWriter(Writer):
             begins[1:] |= steps.traj_ids[1:] != steps.traj_ids[:-1]
         cut = begins[0] & state["is_open"]
         truncated = steps.truncated.clone()
-        truncated[:-1] |= begins[1:] & ~steps.terminated[:-1]
+        inner_cuts = begins[1:] & ~(steps.terminated | steps.truncated)[:-1]
+        truncated[:-1] |= inner_cuts
         ends = steps.terminated | truncated
 
         first = ends.roll(1, 0)
@@ -221,7 +248,7 @@ class FrameWriter(Writer):
         time = torch.arange(len(first), device=first.device)[:, None]
         began = torch.where(first, time, -1).cummax(0).values
         step = torch.where(began >= 0, time - began + start.gather(0, began.clamp(min=0)), time + state["next_step"])
-        return _Plan(cut, truncated, ends, trajectory, step, num_new=len(firsts))
+        return _Plan(cut, truncated, ends, trajectory, step, len(firsts), int(inner_cuts.sum()))
 
     def _close_cut_episodes(self, cut: Tensor) -> None:
         """Marks the last step of cut episodes as truncated; :meth:`_write_rows` gives them their final row."""
