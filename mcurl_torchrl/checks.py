@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import numbers
+import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +14,9 @@ from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
 
-__all__ = ["check_choice", "check_count", "check_number", "leaf_keys", "needs", "require"]
+__all__ = ["check_choice", "check_count", "check_number", "leaf_keys", "needs", "require", "warn_caller"]
+
+_LIBRARIES = ("mcurl_torchrl", "torchrl", "tensordict", "torch", "contextlib", "concurrent")
 
 
 def leaf_keys(data: TensorDictBase) -> list[NestedKey]:
@@ -58,6 +62,14 @@ def require(tensordict: TensorDictBase, key: NestedKey, user: object) -> Tensor:
     if value is None:
         raise KeyError(f"{type(user).__name__} needs {key!r}; the tensordict has {leaf_keys(tensordict)}")
     return value
+
+
+def warn_caller(message: str) -> None:
+    """Warns, and names as its place the line of the user's program, not one of this package or of TorchRL."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torchrl.envs.transforms import Transform
 from mcurl_torchrl.checks import check_choice, check_count, leaf_keys
 from mcurl_torchrl.replay import archive
 from mcurl_torchrl.replay import torchrl_internals as internals
+from mcurl_torchrl.replay.plain_steps import steps_from_arrays, steps_from_mapping
 from mcurl_torchrl.replay.saving import check_saved, check_state_dict, frozen, restore_readers, save_readers
 from mcurl_torchrl.replay.slice_sampler import EpisodeSliceSampler
 from mcurl_torchrl.replay.slices import FrameSlices, FrameView, check_keys
@@ -276,37 +277,105 @@ class FrameReplayBuffer(FrameView):
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def extend(self, tensordicts: TensorDictBase, *, update_priority: bool | None = None) -> Tensor:
+    def extend(
+        self,
+        tensordicts: TensorDictBase | Mapping[Any, Any],
+        *,
+        valid: Any = None,
+        update_priority: bool | None = None,
+    ) -> Tensor:
         """Writes steps ``[time]``, or ``[environments, time]`` for a storage of ``ndim=2``.
+
+        Args:
+            tensordicts (TensorDictBase or dict): the steps; a dictionary may hold NumPy arrays.
+
+        Keyword Args:
+            valid (bool array, optional): which steps to write, of the steps' batch size; see :meth:`add`.
+            update_priority (bool, optional): taken for TorchRL's sake; new rows get the largest priority so far.
 
         Returns:
             The storage index of the rows written, one more than steps for each episode that ended.
         """
-        self._check_steps("extend", tensordicts, ["environments", "time"][-self.storage.ndim :])
-        return self._write(tensordicts.transpose(self.dim_extend, 0) if self.dim_extend else tensordicts)
+        steps = self._check_steps("extend", tensordicts, ["environments", "time"][-self.storage.ndim :])
+        valid = None if valid is None else self._check_valid(valid, steps)
+        if self.dim_extend:
+            steps, valid = steps.transpose(self.dim_extend, 0), None if valid is None else valid.T
+        return self._write(steps, valid=valid)
 
-    def add(self, data: TensorDictBase) -> Tensor:
-        """Writes one step, or one of each environment for a storage of ``ndim=2``; returns as :meth:`extend`."""
-        self._check_steps("add", data, ["environments"][: self.storage.ndim - 1])
-        if len(self.transform):
-            return self._write(data.unsqueeze(0))  # a transform sees steps, time first
-        return self._write(data, one_step=True)
+    def add(
+        self,
+        data: TensorDictBase | Mapping[Any, Any] | None = None,
+        *,
+        obs: Any = None,
+        action: Any = None,
+        reward: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        next_obs: Any = None,
+        valid: Any = None,
+    ) -> Tensor:
+        """Writes one step, or one of each environment for a storage of ``ndim=2``; returns as :meth:`extend`.
 
-    def _check_steps(self, method: str, steps: Any, expected: list[str]) -> None:
+        A step is ``data``, or the six values that a loop around a Gymnasium environment has, as NumPy arrays, tensors
+        or numbers. Images have their channels first.
+
+        Args:
+            data (TensorDictBase or dict, optional): the step; a dictionary may hold NumPy arrays.
+
+        Keyword Args:
+            obs (array, optional): the observation, under ``pixels_key``.
+            action (array, optional): the action.
+            reward (array or float, optional): the reward.
+            terminated (bool or bool array, optional): whether the environment ended the episode.
+            truncated (bool or bool array, optional): whether a limit ended the episode.
+            next_obs (array, optional): the next observation, at an episode's end its last one.
+            valid (bool or bool array, optional): which environments to write a step of. A vector environment of
+                Gymnasium that resets itself on the next step (``AutoresetMode.NEXT_STEP``, its default) ignores the
+                action of the step after an episode's end and returns a first observation: this is no step. Give
+                ``valid=~done`` with the ``done`` of the step before. Defaults to all.
+        """
+        fields = dict(
+            obs=obs, action=action, reward=reward, terminated=terminated, truncated=truncated, next_obs=next_obs
+        )
+        if data is None:
+            data = steps_from_arrays(self._reader, self.storage.ndim - 1, fields)
+        elif any(value is not None for value in fields.values()):
+            raise TypeError(f"add takes a tensordict or a dictionary, or all of {list(fields)}; got both")
+        steps = self._check_steps("add", data, ["environments"][: self.storage.ndim - 1])
+        valid = None if valid is None else self._check_valid(valid, steps).unsqueeze(0)
+        if len(self.transform) or valid is not None:
+            return self._write(steps.unsqueeze(0), valid=valid)  # a transform sees steps, time first
+        return self._write(steps, one_step=True)
+
+    def _check_steps(self, method: str, steps: Any, expected: list[str]) -> TensorDictBase:
+        if isinstance(steps, Mapping) and not isinstance(steps, TensorDictBase):
+            steps = steps_from_mapping(self._reader, len(expected), steps)
         if not isinstance(steps, TensorDictBase):
-            raise TypeError(f"{method} takes a tensordict; got {type(steps).__name__}")
+            raise TypeError(f"{method} takes a tensordict or a dictionary; got {type(steps).__name__}")
         if steps.ndim != len(expected):
             raise ValueError(
                 f"{method} takes steps of batch size [{', '.join(expected)}] for a storage of "
                 f"ndim={self.storage.ndim}; got {list(steps.shape)}"
             )
+        return steps
 
-    def _write(self, steps: TensorDictBase, one_step: bool = False) -> Tensor:
+    @staticmethod
+    def _check_valid(valid: Any, steps: TensorDictBase) -> Tensor:
+        valid = torch.as_tensor(valid)
+        if valid.dtype != torch.bool or valid.shape != steps.shape:
+            raise ValueError(
+                f"valid must be bools of shape {list(steps.shape)}; got {valid.dtype} of shape {list(valid.shape)}"
+            )
+        return valid
+
+    def _write(self, steps: TensorDictBase, *, one_step: bool = False, valid: Tensor | None = None) -> Tensor:
         """Writes steps, time first, or one step without a time dimension."""
         if len(self.transform):
             steps = self.transform.inv(steps)
         with internals.locked(self):
-            flat, final = self.writer.write_one(steps) if one_step else self.writer.write(steps)
+            flat, final = self.writer.write_one(steps) if one_step else self.writer.write(steps, valid)
+            if not len(flat):
+                return torch.zeros(0, *[2] * (self.storage.ndim - 1), dtype=torch.int64)
             if isinstance(self.sampler, PrioritizedTransitionSampler):
                 self.sampler.make_tree(self.storage.max_size, flat.device)
                 self.sampler.extend(flat)

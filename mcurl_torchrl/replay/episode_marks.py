@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +10,7 @@ from tensordict.utils import NestedKey
 from torch import Tensor
 from torchrl.data.replay_buffers.storages import Storage
 
-from mcurl_torchrl.checks import leaf_keys
+from mcurl_torchrl.checks import leaf_keys, warn_caller
 from mcurl_torchrl.replay import torchrl_internals as internals
 from mcurl_torchrl.replay.windows import LAYOUT_KEYS, STEP_KEY, TRAJECTORY_KEY, EpisodeWindows, OrderedRows, Rows
 
@@ -85,7 +84,7 @@ class EpisodeMarks:
             )
         if lost and not self._has_warned:
             self._has_warned = True
-            warnings.warn(f"the storage has none of {given}; episodes are told apart by {found}", stacklevel=5)
+            warn_caller(f"the storage has none of {given}; episodes are told apart by {found}")
         return traj_key, step_key, () if end_key is None else (end_key,)
 
     def _given_windows(self, rows: Rows) -> EpisodeWindows:

@@ -235,5 +235,5 @@ def check_keys(keys: Sequence[NestedKey] | None, buffer: FrameReplayBuffer) -> l
                 f"row more"
             )
         if key not in (*stored, *LAYOUT_KEYS):
-            raise KeyError(f"{key!r} is not stored; choose from {stored}, or name it in extra_keys of the buffer")
+            raise KeyError(f"the buffer has no tensor under {key!r}; it holds {stored}; name others in its extra_keys")
     return [key for key in unraveled if key not in LAYOUT_KEYS]  # a batch has these anyway

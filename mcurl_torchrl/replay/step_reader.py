@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -50,6 +50,24 @@ class Steps:
     traj_ids: Tensor | None
     # The frames before the newest of each observation, ``[time, columns, num_frames - 1, channels, ...]``.
     older_frames: Tensor
+    # False for steps that are not written; None if all are.
+    keep: Tensor | None = None
+    # False where ``next_frames`` is only a stand-in, because the data has no next observations; None if it has.
+    next_known: Tensor | None = None
+
+    def select(self, time: int, columns: Tensor) -> Steps:
+        """Returns the steps of one time in some columns, all of which are to be written."""
+
+        def part(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: part(entry) for key, entry in value.items()}
+            return None if value is None else value[time, columns][None]
+
+        return replace(
+            self,
+            keep=None,
+            **{entry.name: part(getattr(self, entry.name)) for entry in fields(self) if entry.name != "keep"},
+        )
 
 
 @dataclass(frozen=True)
@@ -86,8 +104,13 @@ class StepReader:
         used = {*self.stored_keys, self.next_pixels_key, _MASK_KEY, _TRAJ_IDS_KEY, *_MARKS}
         return [key for key in leaf_keys(data) if key not in used]
 
-    def read(self, data: TensorDictBase, device: torch.device) -> Steps:
+    def read(self, data: TensorDictBase, device: torch.device, valid: Tensor | None = None) -> Steps:
         """Reads steps ``[time]`` or ``[time, environments]``.
+
+        Args:
+            data (TensorDictBase): the steps.
+            device (torch.device): where the steps are stored.
+            valid (torch.Tensor, optional): False for steps that are no steps, of the shape of ``data``.
 
         Raises:
             KeyError: if a key is missing.
@@ -96,16 +119,28 @@ class StepReader:
         mask = data.get(_MASK_KEY, None)
         if mask is not None and not mask.all():
             raise ValueError(f"{_MASK_KEY!r} says that some steps are padding; give whole steps (split_trajs=False)")
-        pixels, next_pixels = (
-            self._pixels(key, self._require(data, key)) for key in (self.pixels_key, self.next_pixels_key)
-        )
+        valid = None if valid is None else valid.reshape(len(data), -1)
+        terminated, truncated, begins = self._read_flags(data)
+        traj_ids = self._number(data, _TRAJ_IDS_KEY)
+        pixels = self._pixels(self.pixels_key, self._require(data, self.pixels_key))
+        next_known = None
+        if traj_ids is not None and data.get(self.next_pixels_key, None) is None:
+            next_pixels, next_known = self._next_pixels(pixels, terminated | truncated, begins, traj_ids)
+            # The observation after a truncated step is lost, and a transition without it would be wrong.
+            is_step = next_known | terminated
+            is_step[-1] |= ~truncated[-1]
+            valid = is_step if valid is None else valid & is_step
+            valid = None if valid.all() else valid
+        else:
+            next_pixels = self._pixels(self.next_pixels_key, self._require(data, self.next_pixels_key))
         if pixels.shape != next_pixels.shape:
             raise ValueError(
                 f"{self.next_pixels_key!r} must have the shape of {self.pixels_key!r}, {tuple(pixels.shape[2:])}; "
                 f"got {tuple(next_pixels.shape[2:])}"
             )
         channels = pixels.shape[2] // self.num_frames
-        if not torch.equal(pixels[:, :, channels:], next_pixels[:, :, :-channels]):
+        older, newer = pixels[:, :, channels:], next_pixels[:, :, :-channels]
+        if not (torch.equal(older, newer) if valid is None else torch.equal(older[valid], newer[valid])):
             raise ValueError(
                 f"{self.next_pixels_key!r} is not {self.pixels_key!r} moved on by one frame: observations of shape "
                 f"{tuple(pixels.shape[2:])} must stack {self.num_frames} frames along the first dimension, newest last."
@@ -126,6 +161,21 @@ class StepReader:
             raise ValueError(f"{REWARD_KEY!r} must be finite; got {first.item()}")
         values[REWARD_KEY] = values[REWARD_KEY].flatten(1)[..., None]
 
+        return Steps(
+            frames=pixels[:, :, -channels:].to(device),
+            next_frames=next_pixels[:, :, -channels:].to(device),
+            values={key: value.to(device) for key, value in values.items()},
+            terminated=terminated.to(device),
+            truncated=truncated.to(device),
+            begins=begins.to(device),
+            traj_ids=None if traj_ids is None else traj_ids.to(device, torch.int64),
+            older_frames=pixels[:, :, :-channels].unflatten(2, (self.num_frames - 1, channels)).to(device),
+            keep=None if valid is None else valid.to(device),
+            next_known=None if next_known is None else next_known.to(device),
+        )
+
+    def _read_flags(self, data: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns which steps terminate an episode, which truncate one, and where the data says that one begins."""
         terminated = self._flag(TERMINATED_KEY, self._require(data, TERMINATED_KEY))
         truncated, done, is_init = (
             None if (value := self._find(data, key)) is None else self._flag(key, value)
@@ -137,19 +187,22 @@ class StepReader:
         if done is not None:
             truncated = truncated | (done & ~terminated)
         begins = torch.zeros_like(terminated) if is_init is None else is_init
-        step_count, traj_ids = (self._number(data, key) for key in (_STEP_COUNT_KEY, _TRAJ_IDS_KEY))
-        if step_count is not None:
-            begins = begins | (step_count == 0)
-        return Steps(
-            frames=pixels[:, :, -channels:].to(device),
-            next_frames=next_pixels[:, :, -channels:].to(device),
-            values={key: value.to(device) for key, value in values.items()},
-            terminated=terminated.to(device),
-            truncated=truncated.to(device),
-            begins=begins.to(device),
-            traj_ids=None if traj_ids is None else traj_ids.to(device, torch.int64),
-            older_frames=pixels[:, :, :-channels].unflatten(2, (self.num_frames - 1, channels)).to(device),
-        )
+        step_count = self._number(data, _STEP_COUNT_KEY)
+        return terminated, truncated, begins if step_count is None else begins | (step_count == 0)
+
+    def _next_pixels(self, pixels: Tensor, ends: Tensor, begins: Tensor, traj_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Finds the next observations that a collector with ``compact_obs=True`` left out.
+
+        Returns:
+            The next observations, and where they are known: at steps that the next step of the data continues.
+            Elsewhere the newest frame stands in for the one that is missing.
+        """
+        channels = pixels.shape[2] // self.num_frames
+        next_pixels = torch.cat([pixels[:, :, channels:], pixels[:, :, -channels:]], 2)
+        known = torch.zeros_like(ends)
+        known[:-1] = ~ends[:-1] & ~begins[1:] & (traj_ids[1:] == traj_ids[:-1])
+        next_pixels[:-1][known[:-1]] = pixels[1:][known[:-1]]
+        return next_pixels, known
 
     def read_next(
         self, data: TensorDictBase, frame: Tensor, columns: Mapping[NestedKey, Tensor]

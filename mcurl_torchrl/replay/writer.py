@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +12,15 @@ from torch import Tensor
 from torchrl.data.replay_buffers.storages import LazyTensorStorage, TensorStorage
 from torchrl.data.replay_buffers.writers import Writer
 
+from mcurl_torchrl.checks import warn_caller
 from mcurl_torchrl.replay import torchrl_internals as internals
 from mcurl_torchrl.replay.step_reader import TERMINATED_KEY, TRUNCATED_KEY, StepReader, Steps
 from mcurl_torchrl.replay.windows import FINAL_KEY, LAYOUT_KEYS, STEP_KEY, TRAJECTORY_KEY, UNWRITTEN
 
 __all__ = ["FrameWriter", "check_storage"]
+
+# True for columns whose newest step came without its next frame; only there if a step ever did (compact_obs=True).
+NEXT_UNKNOWN = "next_unknown"
 
 
 @dataclass
@@ -96,22 +99,65 @@ class FrameWriter(Writer):
         written = self._write_next(data)
         return self.write(data.unsqueeze(0)) if written is None else written
 
-    def write(self, data: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Writes steps, time first; returns the flat rows written and which of them are final rows."""
-        steps = self._check(data)
+    def write(self, data: TensorDictBase, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Writes steps, time first; returns the flat rows written and which of them are final rows.
+
+        Args:
+            data (TensorDictBase): the steps.
+            valid (torch.Tensor, optional): False for steps that are not written, of the shape of the steps.
+        """
+        steps = self._check(data, valid)
         # The check and the plan may refuse the steps; up to here nothing is changed.
         state = self._columns or self.new_columns(steps.frames.shape[1], steps.frames.shape[2:])
-        plan = self._plan(steps, state)
+        if steps.keep is None:
+            plan = self._plan(steps, state)
+            self._begin(data, steps, state)
+            if plan.num_inner_cuts and self.storage.ndim == 1 and not self._has_warned_of_cuts:
+                self._warn_of_cuts(plan.num_inner_cuts, steps)
+            flat, final = self._write_rows(steps, plan, state)
+        else:
+            flat, final = self._write_kept(data, steps, state)
+        if len(flat):
+            self._publish()
+        self._write_count += data.shape.numel() if steps.keep is None else int(steps.keep.sum())
+        return flat, final
+
+    def _begin(self, data: TensorDictBase, steps: Steps, state: dict[str, Tensor]) -> None:
+        """Makes the storage and its columns at the first write."""
         if not self._columns:
             self._make_storage(steps)
             self._columns = state
             self._warn_of_dropped_keys(data)
-        if plan.num_inner_cuts and self.storage.ndim == 1 and not self._has_warned_of_cuts:
-            self._warn_of_cuts(plan.num_inner_cuts, steps)
-        self._close_cut_episodes(plan.cut)
-        flat, final = self._write_rows(steps, plan)
-        self._write_count += data.shape.numel()
-        return flat, final
+
+    def _write_kept(self, data: TensorDictBase, steps: Steps, state: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Writes those steps that are kept, one time after the other: each concerns the columns that have one."""
+        assert steps.keep is not None
+        flats, finals = [state["written"][:0]], [state["is_open"][:0]]
+        for time, kept in enumerate(steps.keep):
+            self._learn_next_frames(steps, time, ~kept, state)
+            columns = kept.nonzero().squeeze(-1)
+            if not len(columns):
+                continue
+            part = steps.select(time, columns)
+            own = {name: value[columns] for name, value in state.items()}
+            plan = self._plan(part, own)
+            self._begin(data, steps, state)
+            flat, final = self._write_rows(part, plan, own, columns)
+            for name, value in own.items():
+                state[name] = state[name].index_copy(0, columns, value)
+            flats.append(flat)
+            finals.append(final)
+        return torch.cat(flats), torch.cat(finals)
+
+    @staticmethod
+    def _learn_next_frames(steps: Steps, time: int, dropped: Tensor, state: dict[str, Tensor]) -> None:
+        """Takes the frames of dropped steps where they are the missing next frames of the steps before."""
+        if steps.next_known is None or NEXT_UNKNOWN not in state or steps.traj_ids is None:
+            return
+        continued = dropped & state["is_open"] & state[NEXT_UNKNOWN] & (steps.traj_ids[time] == state["traj_id"])
+        columns = continued.nonzero().squeeze(-1)
+        state["next_frame"] = state["next_frame"].index_copy(0, columns, steps.frames[time, columns])
+        state[NEXT_UNKNOWN] = state[NEXT_UNKNOWN] & ~continued
 
     def _write_next(self, data: TensorDictBase) -> tuple[Tensor, Tensor] | None:
         """Writes one step of one column as :meth:`write` does, if the step continues its episode and does not end it.
@@ -136,18 +182,19 @@ class FrameWriter(Writer):
         columns[TRAJECTORY_KEY][row], columns[STEP_KEY][row] = state["trajectory"][0], state["next_step"][0]
         state["written"], state["next_step"] = state["written"] + 1, state["next_step"] + 1
         state["next_frame"] = next_frame[None].clone()
+        state.pop(NEXT_UNKNOWN, None)
         self._write_count += 1
         self._publish()
         return flat, torch.zeros_like(flat, dtype=torch.bool)
 
-    def _check(self, data: TensorDictBase) -> Steps:
+    def _check(self, data: TensorDictBase, valid: Tensor | None) -> Steps:
         """Reads steps and makes sure that they fit, before anything is written."""
         storage = self.storage
         if data.ndim != storage.ndim or not data.shape.numel():
             raise ValueError(
                 f"steps must have {storage.ndim} batch dimensions, time first, and not be empty; got {list(data.shape)}"
             )
-        steps = self.reader.read(data, storage.device)
+        steps = self.reader.read(data, storage.device, valid)
         if not self._columns:
             return steps
         if steps.terminated.shape[1] != len(self.written):
@@ -167,20 +214,18 @@ class FrameWriter(Writer):
     def _warn_of_dropped_keys(self, data: TensorDictBase) -> None:
         dropped = self.reader.dropped_keys(data)
         if dropped:
-            warnings.warn(
+            warn_caller(
                 f"of each step the replay buffer keeps {list(self.reader.stored_keys)} and drops {dropped}; to keep "
                 f"more, name it in extra_keys",
-                stacklevel=5,
             )
 
     def _warn_of_cuts(self, count: int, steps: Steps) -> None:
         self._has_warned_of_cuts = True
-        warnings.warn(
-            f"{count} episodes were left without an end inside one write of {len(steps.frames)} steps. Steps of several"
-            f" environments one after the other, as from data.reshape(-1) of [environments, time], cut every "
+        warn_caller(
+            f"{count} of the episodes in one write of {len(steps.frames)} steps were left without an end. Steps of "
+            f"several environments one after the other, as from data.reshape(-1) of [environments, time], cut every "
             f"environment at every write. Write such data as it is, buffer.extend(data), to a buffer for a batch of "
             f"environments: FrameReplayBuffer(storage=LazyTensorStorage(max_size, ndim=2), ...)",
-            stacklevel=5,
         )
 
     # -- rows ----------------------------------------------------------------------------------------------------------
@@ -224,7 +269,8 @@ class FrameWriter(Writer):
     def _plan(self, steps: Steps, state: dict[str, Tensor]) -> _Plan:
         """Decides which episode each step belongs to."""
         begins = steps.begins.clone()
-        begins[0] |= (steps.frames[0] != state["next_frame"]).flatten(1).any(-1)
+        differs = (steps.frames[0] != state["next_frame"]).flatten(1).any(-1)
+        begins[0] |= differs if NEXT_UNKNOWN not in state else differs & ~state[NEXT_UNKNOWN]
         begins[1:] |= (steps.frames[1:] != steps.next_frames[:-1]).flatten(2).any(-1)
         if steps.traj_ids is not None:
             begins[0] |= (state["traj_id"] >= 0) & (steps.traj_ids[0] != state["traj_id"])
@@ -250,17 +296,37 @@ class FrameWriter(Writer):
         step = torch.where(began >= 0, time - began + start.gather(0, began.clamp(min=0)), time + state["next_step"])
         return _Plan(cut, truncated, ends, trajectory, step, len(firsts), int(inner_cuts.sum()))
 
-    def _close_cut_episodes(self, cut: Tensor) -> None:
-        """Marks the last step of cut episodes as truncated; :meth:`_write_rows` gives them their final row."""
-        if not cut.any():
-            return
-        columns = cut.nonzero().squeeze(-1)
-        newest = (self.written[columns] - 1) % self._ring()
-        self.column(TRUNCATED_KEY)[newest * len(cut) + columns] = True
+    def _close_cut_episodes(self, cut: Tensor, state: dict[str, Tensor], names: Tensor) -> Tensor:
+        """Marks the last step of cut episodes as truncated; returns which of them need a final row.
 
-    def _write_rows(self, steps: Steps, plan: _Plan) -> tuple[Tensor, Tensor]:
-        state, ring = self._columns, self._ring()
+        Where the next frame of that step is unknown, the step cannot be a transition: its own row becomes the final
+        row, and the step before it is the last.
+        """
+        if not cut.any():
+            return cut
+
+        def rows(which: Tensor, back: int) -> Tensor:
+            columns = which.nonzero().squeeze(-1)
+            return (state["written"][columns] - back) % self._ring() * len(self.written) + names[columns]
+
+        needs_row = cut & ~state[NEXT_UNKNOWN] if NEXT_UNKNOWN in state else cut
+        self.column(TRUNCATED_KEY)[rows(needs_row, 1)] = True
+        if needs_row is not cut:
+            last, before = rows(cut & ~needs_row, 1), rows(cut & ~needs_row, 2)
+            same = self.column(TRAJECTORY_KEY)[last] == self.column(TRAJECTORY_KEY)[before]
+            self.column(TRUNCATED_KEY)[before[same]] = True
+            for key in (*self.reader.stored_keys[1:], FINAL_KEY):
+                self.column(key)[last] = key == FINAL_KEY
+        return needs_row
+
+    def _write_rows(
+        self, steps: Steps, plan: _Plan, state: dict[str, Tensor], columns: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Writes planned steps, of all columns or of some, and brings the state of these columns up to date."""
+        ring = self._ring()
+        names = torch.arange(len(self.written), device=plan.cut.device) if columns is None else columns
         cut, ends, trajectory, step = plan.cut, plan.ends, plan.trajectory, plan.step
+        cut = self._close_cut_episodes(cut, state, names)
         num_steps, num_columns = ends.shape
         device = ends.device
         time = torch.arange(num_steps, device=device)[:, None]
@@ -280,7 +346,7 @@ class FrameWriter(Writer):
         # Steps that are longer than the ring would write some rows twice: only the last value of each is written.
         kept = (position >= (total - ring)[columns]).nonzero().squeeze(-1)
         position, columns, final = position[kept], columns[kept], final[kept]
-        flat = ((state["written"][columns] + position) % ring) * num_columns + columns
+        flat = ((state["written"][columns] + position) % ring) * len(self.written) + names[columns]
 
         # index_select, not [kept]: torch splits even one frame over its threads for [kept], and waits for them.
         def write(key: NestedKey, at_cut: Tensor, at_steps: Tensor, at_ends: Tensor) -> None:
@@ -307,10 +373,13 @@ class FrameWriter(Writer):
         state["written"] = state["written"] + total
         state["trajectory"], state["next_step"], state["is_open"] = trajectory[-1], step[-1] + 1, ~ends[-1]
         state["next_frame"] = steps.next_frames[-1].clone()
+        if steps.next_known is not None:
+            state[NEXT_UNKNOWN] = ~steps.next_known[-1]
+        else:
+            state.pop(NEXT_UNKNOWN, None)
         if steps.traj_ids is not None:
             state["traj_id"] = steps.traj_ids[-1].clone()
         self._next_trajectory += plan.num_new
-        self._publish()
         order = position.argsort(stable=True)
         return flat[order], final[order]
 

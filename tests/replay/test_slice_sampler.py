@@ -275,7 +275,7 @@ class TestBadInput:
             buffer.sample()
 
     def test_missing_key(self) -> None:
-        buffer = make_stock(100, slice_len=5, batch_size=10, traj_key="run")
+        buffer = make_stock(100, slice_len=5, batch_size=10, step_key="run")
         buffer.extend(steps([50]))
         with pytest.raises(KeyError, match="no tensor under 'run'; it holds"):
             buffer.sample()
