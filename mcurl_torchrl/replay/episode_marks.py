@@ -48,6 +48,10 @@ class EpisodeMarks:
             return self._given_windows(rows)
         traj_key, step_key, end_keys = self._find_keys(rows)
         if self.fragmented:
+            traj_key, step_key = (
+                next(filter(rows.has, options), None) if key is None else key
+                for key, options in ((traj_key, _TRAJ_KEYS), (step_key, _STEP_KEYS))
+            )
             return self._ordered_windows(rows, traj_key, step_key)
         own_layout = all(map(rows.has, LAYOUT_KEYS)) and traj_key == TRAJECTORY_KEY
         return EpisodeWindows(

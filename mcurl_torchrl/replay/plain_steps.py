@@ -11,6 +11,7 @@ from tensordict import TensorDict
 from tensordict.utils import NestedKey
 from torch import Tensor
 
+from mcurl_torchrl.checks import leaf_keys
 from mcurl_torchrl.replay.step_reader import REWARD_KEY, TERMINATED_KEY, TRUNCATED_KEY, StepReader
 
 __all__ = ["steps_from_arrays", "steps_from_mapping"]
@@ -46,10 +47,15 @@ def steps_from_mapping(reader: StepReader, num_dims: int, data: Mapping[Any, Any
 
     Float64 arrays and Python floats become torch's default dtype, as torch does with Python floats: a reward of NumPy
     is float64 only by habit. Integer rewards become floats for the same reason. Tensors stay as they are.
+
+    Raises:
+        KeyError: if there is no flag that tells the shape of the batch.
     """
     steps = TensorDict(_tensors(data), batch_size=[])
     terminated = steps.get(TERMINATED_KEY, None)
-    if terminated is not None and terminated.ndim >= num_dims:
+    if terminated is None:
+        raise KeyError(f"a step must have {TERMINATED_KEY!r}; it has {leaf_keys(steps)}")
+    if terminated.ndim >= num_dims:
         steps.batch_size = terminated.shape[:num_dims]
     for key in (REWARD_KEY, TERMINATED_KEY, TRUNCATED_KEY):
         value = steps.get(key, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,15 +113,16 @@ def check_state_dict(state: dict[str, Any], buffer: FrameReplayBuffer) -> None:
         ValueError: if the state lacks something or does not fit.
     """
     try:
-        internals.check_prefetched(buffer, state.get("_prefetch_state"))
-        stored = dict(state["_storage"]["_storage"])
+        stored = copy(state["_storage"]["_storage"])
         columns = state["_writer"]["columns"]
         if stored:
-            rows = stored[TRAJECTORY_KEY].numel()
-            if rows != buffer.storage.max_size:
-                raise ValueError(f"it has room for {rows} rows; this buffer for {buffer.storage.max_size}")
-            _check_layout(archive.layout_of(TensorDict().load_state_dict(stored, strict=False)), columns, buffer.writer)
+            rows = TensorDict().load_state_dict(stored, strict=False)
+            rows.batch_size = rows.get(TRAJECTORY_KEY).shape
+            if rows.numel() != -(buffer.storage.max_size // -rows.shape[1:].numel()) * rows.shape[1:].numel():
+                raise ValueError(f"it has room for {rows.numel()} rows; this buffer for {buffer.storage.max_size}")
+            _check_layout(archive.layout_of(rows), columns, buffer.writer)
         buffer.sampler.check_state({"type": type(buffer.sampler).__name__, **state["_sampler"]})
+        internals.check_prefetched(buffer, state.get("_prefetch_state"))
         transforms = [set(transform) for transform in (buffer.transform.state_dict(), state["_transforms"])]
         if transforms[0] != transforms[1]:
             raise ValueError(f"its transforms have {sorted(transforms[1])}; this buffer's have {sorted(transforms[0])}")

@@ -131,6 +131,13 @@ class EpisodeSliceSampler(WindowSampler):
         if end_key is not None and end_keys is not None:
             raise ValueError("end_key and end_keys exclude each other; give all flags as end_keys")
         keys = (end_key,) if end_key is not None else tuple(end_keys or ())
+        given = ends is not None or trajectories is not None
+        if ends is not None and trajectories is not None:
+            raise ValueError("ends and trajectories exclude each other; give one of them")
+        if given and (traj_key is not None or keys):
+            raise ValueError("ends takes the place of keys, and so does trajectories; give no traj_key or end_key too")
+        if given and fragmented:
+            raise ValueError("fragmented=True needs keys that tell the order of rows; ends and trajectories do not")
         self.marks = EpisodeMarks(
             traj_key=None if traj_key is None else unravel_key(traj_key),
             step_key=None if step_key is None else unravel_key(step_key),
@@ -153,7 +160,7 @@ class EpisodeSliceSampler(WindowSampler):
         if starts is None:
             raise RuntimeError(self._explain_empty(windows, slice_len))
         lengths = None if self._is_uniform else self.lengths(windows, starts, slice_len)
-        flat, kept = self.expand(windows, starts, slice_len, lengths)
+        flat, kept = self._rows_of(windows, starts, slice_len, lengths)
         first, last = _edges(num_slices, slice_len, lengths, flat.device)
         if kept is not None and self.pad_output:
             info[_MASK_KEY] = kept.flatten()
@@ -247,23 +254,19 @@ class EpisodeSliceSampler(WindowSampler):
     def _num_candidates(self, windows: EpisodeWindows, slice_len: int) -> int:
         return len(windows.rows) * (1 + self._overhangs(slice_len)[0])
 
-    def expand(
-        self, windows: EpisodeWindows, starts: Tensor, slice_len: int | None = None, lengths: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Lists the rows of slices.
-
-        Args:
-            windows (EpisodeWindows): the windows of the storage.
-            starts (torch.Tensor): what was drawn, ``[slices]``.
-            slice_len (int, optional): the length of a slice. Defaults to the sampler's.
-            lengths (torch.Tensor, optional): the rows of each slice, if there may be fewer, ``[slices]``.
-
-        Returns:
-            Flat rows, ``[slices * slice_len]`` or ``[slices * slice_len, num_frames]``, shorter slices filled up with
-            their last row; and, with ``lengths``, which rows are no filling, ``[slices, slice_len]``.
-        """
+    def expand(self, windows: EpisodeWindows, starts: Tensor, slice_len: int | None = None) -> Tensor:
+        """Lists the flat rows of slices: ``[slices * slice_len]``, or ``[slices * slice_len, num_frames]``."""
         slice_len = self.slice_len if slice_len is None else slice_len
         assert slice_len is not None
+        return self._rows_of(windows, starts, slice_len, None)[0]
+
+    def _rows_of(
+        self, windows: EpisodeWindows, starts: Tensor, slice_len: int, lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Lists the flat rows of slices, and which of them are no filling, ``[slices, slice_len]`` (None: all).
+
+        Slices of fewer rows, which ``lengths`` tells, are filled up with their last row.
+        """
         positions = windows.expand(starts % len(windows.rows), slice_len, self.num_frames - 1)
         if self.num_frames > 1:
             positions = positions.unfold(1, self.num_frames, 1)

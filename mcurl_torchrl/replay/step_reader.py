@@ -102,7 +102,7 @@ class StepReader:
     def dropped_keys(self, data: TensorDictBase) -> list[NestedKey]:
         """Lists the keys of ``data`` that are neither stored nor used to find where episodes begin and end."""
         used = {*self.stored_keys, self.next_pixels_key, _MASK_KEY, _TRAJ_IDS_KEY, *_MARKS}
-        return [key for key in leaf_keys(data) if key not in used]
+        return sorted((key for key in leaf_keys(data) if key not in used), key=str)
 
     def read(self, data: TensorDictBase, device: torch.device, valid: Tensor | None = None) -> Steps:
         """Reads steps ``[time]`` or ``[time, environments]``.

@@ -132,6 +132,8 @@ class FrameWriter(Writer):
     def _write_kept(self, data: TensorDictBase, steps: Steps, state: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Writes those steps that are kept, one time after the other: each concerns the columns that have one."""
         assert steps.keep is not None
+        if steps.next_known is not None:
+            state.setdefault(NEXT_UNKNOWN, torch.zeros_like(state["is_open"]))
         flats, finals = [state["written"][:0]], [state["is_open"][:0]]
         for time, kept in enumerate(steps.keep):
             self._learn_next_frames(steps, time, ~kept, state)
@@ -375,8 +377,8 @@ class FrameWriter(Writer):
         state["next_frame"] = steps.next_frames[-1].clone()
         if steps.next_known is not None:
             state[NEXT_UNKNOWN] = ~steps.next_known[-1]
-        else:
-            state.pop(NEXT_UNKNOWN, None)
+        elif NEXT_UNKNOWN in state:
+            state[NEXT_UNKNOWN] = torch.zeros_like(state["is_open"])
         if steps.traj_ids is not None:
             state["traj_id"] = steps.traj_ids[-1].clone()
         self._next_trajectory += plan.num_new

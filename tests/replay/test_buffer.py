@@ -433,8 +433,8 @@ class TestBadInput:
 
     def test_what_is_no_tensordict(self, buffer: FrameReplayBuffer) -> None:
         for write in (buffer.extend, buffer.add):
-            with pytest.raises(TypeError, match="takes a tensordict; got dict"):
-                write({})
+            with pytest.raises(TypeError, match="takes a tensordict or a dictionary; got list"):
+                write([])
         with pytest.raises(ValueError, match="not be empty"):
             buffer.extend(make_episode(3)[:0])
 

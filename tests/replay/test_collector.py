@@ -155,3 +155,67 @@ def test_a_rendered_environment() -> None:
     assert len(last) and not last["next", "terminated"].any()
     assert (last["step"] == 19).all()
     assert (last["next", "pixels"] != last["pixels"]).flatten(1).any(-1).all()
+
+
+@pytest.mark.parametrize(
+    ("frames_per_batch", "extend_buffer", "num_envs"),
+    [(39, True, None), (3, True, None), (39, False, None), (39, True, 3), (3, True, 3)],
+)
+def test_without_next_observations(frames_per_batch: int, extend_buffer: bool, num_envs: int | None) -> None:
+    """``compact_obs=True`` leaves out ``("next", "pixels")``; what is lost is the last observation of an episode."""
+    ndim = 1 if num_envs is None else 2
+    makers = [lambda first=first: make_counting_env(first) for first in range(0, 3000 * (num_envs or 1), 3000)]
+    whole, compact = (
+        FrameReplayBuffer(
+            storage=LazyTensorStorage(900, ndim=ndim),
+            num_frames=3,
+            batch_size=4000,
+            generator=torch.Generator().manual_seed(0),
+        )
+        for _ in range(2)
+    )
+    for buffer in (whole, compact):
+        torch.manual_seed(0)
+        collector = Collector(
+            makers[0]() if num_envs is None else SerialEnv(num_envs, makers),
+            RandomPolicy(make_counting_env().action_spec) if num_envs is None else None,
+            frames_per_batch=frames_per_batch,
+            total_frames=234,
+            replay_buffer=buffer,
+            extend_buffer=extend_buffer,
+            compact_obs=buffer is compact,
+        )
+        for _ in collector:
+            pass
+        collector.shutdown()
+    batches = [buffer.sample() for buffer in (whole, compact)]
+
+    def transitions(batch: TensorDict) -> dict[bytes, tuple]:
+        return {
+            step["pixels"].numpy().tobytes(): (
+                step["next", "reward"].item(),
+                step["next", "terminated"].item(),
+                # After a termination no loss looks at the next observation.
+                None if step["next", "terminated"] else step["next", "pixels"].numpy().tobytes(),
+            )
+            for step in batch.unbind(0)
+        }
+
+    all_steps, found = (transitions(batch) for batch in batches)
+    truncated = {
+        step["pixels"].numpy().tobytes()
+        for step in batches[0].unbind(0)
+        if step["next", "truncated"] and not step["next", "terminated"]
+    }
+    assert {name: value for name, value in all_steps.items() if name not in truncated} == {
+        name: value for name, value in found.items() if name in all_steps
+    }
+    # The newest step of each environment has no next row yet.
+    assert len(set(found) - set(all_steps)) == 0 and len(truncated) > 3
+    assert any(value[1] for value in found.values())
+    slices = compact.slices(num_slices=300, slice_len=3).sample().reshape(300, 3)
+    shown = slices["pixels"][:, :, -3:, 0, 0].long()
+    number = shown[..., 1] * 251 + shown[..., 0]
+    # A terminated episode's last frame is lost too: the one before it stands in for it.
+    moved = torch.where(slices["final"][:, 1:], number.diff(dim=1) <= 1, number.diff(dim=1) == 1)
+    assert moved.all()
