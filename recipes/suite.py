@@ -10,7 +10,6 @@ all runs; the same command goes on. docs/suites.md has the format of a suite and
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,13 +17,8 @@ from typing import Any
 
 import yaml
 
-from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, catch_stop_signals
 from recipes.command_line import BadCommand, did_you_mean
-from recipes.suites.board import Board
-from recipes.suites.definition import Suite, find_suite, read_suite, suite_names
-from recipes.suites.folder import note_start
-from recipes.suites.provenance import current_commit, declare, files_that_differ
-from recipes.suites.workers import Job, work
+from recipes.suites.definition import find_suite, read_suite, suite_names
 
 EXPERIMENT_KEYS = ("envs", "algos", "seeds", "overrides")
 
@@ -46,8 +40,13 @@ def main(arguments: list[str]) -> int:
         print(f"{__doc__}\nSuites: {', '.join(suite_names())}. {describe_options()}")
         return 0
     options, changes = parse(arguments)
+    file = find_suite(options.suite)
+    # With torch, which takes seconds: help and wrong options are answered before.
+    from recipes.suites.provenance import declare
+    from recipes.suites.running import run_alone, show_plan
+
     folder = changes.pop("dir", None)
-    suite = read_suite(find_suite(options.suite), changes, folder)
+    suite = read_suite(file, changes, folder)
     if options.declare:
         if changes:
             raise BadCommand(f"declare=true writes the suite's file as it is; set {', '.join(changes)} in the file")
@@ -56,66 +55,7 @@ def main(arguments: list[str]) -> int:
         return 0
     if options.dry_run:
         return show_plan(suite)
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(RunDirectory(suite.folder).lock())
-            note_start(suite)
-        except RunDirectoryInUse as error:
-            raise BadCommand(f"another suite.py is at work: {error}") from None
-        except OSError as error:
-            raise BadCommand(f"nothing can be written in {suite.folder}: {error}") from None
-        return run(suite, options)
-
-
-def run(suite: Suite, options: Options) -> int:
-    """Runs a suite to its end, or until it is stopped; returns the exit code."""
-    jobs, board = make_jobs(suite), Board(suite.name, suite.declared)
-    board.say(f"{suite.name}: {len(jobs)} runs in {suite.folder}")
-    for line in other_code(suite):
-        board.say(line)
-    for job in jobs:
-        job.look()
-        if job.status != "waiting":
-            board.note(job)
-    with catch_stop_signals() as stop:
-        work(
-            jobs,
-            at_once=options.jobs,
-            nice=options.nice,
-            retries=options.retries,
-            stop=stop,
-            show=board.show,
-            note=board.note,
-            on_stop=board.leave,
-        )
-    board.show(jobs, now=True)
-    if stop.requested:
-        print("stopped; the same command goes on")
-        return stop.exit_code
-    return 0 if all(job.status == "done" for job in jobs) else 1
-
-
-def show_plan(suite: Suite) -> int:
-    """Prints what would be done with each run."""
-    doing = {"missing": "start", "unsaved": "start anew", "interrupted": "resume", "finished": "skip", "in use": "wait"}
-    for job in make_jobs(suite):
-        stage = job.look()
-        print(f"{doing.get(stage, stage):10} {job.run.name}{f'  {job.reason}' if job.reason else ''}")
-    return 0
-
-
-def make_jobs(suite: Suite) -> list[Job]:
-    return [Job(planned, RunDirectory(suite.folder / planned.name)) for planned in suite.runs()]
-
-
-def other_code(suite: Suite) -> list[str]:
-    """Says that what is started now is not of the declared code, if so."""
-    if suite.declared is None or (commit := current_commit()) is None:
-        return []
-    declared = suite.declared["commit"]
-    if files_that_differ(declared, commit) == ():
-        return []
-    return [f"declared for commit {declared[:7]}; this is {commit[:7]}, with other code: runs are marked"]
+    return run_alone(suite, jobs=options.jobs, nice=options.nice, retries=options.retries)
 
 
 # -- the command line --------------------------------------------------------------------------------------------------

@@ -44,6 +44,48 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "floats pass as uint8 images",
+        "envs/images.py",
+        "as_declared = dtype == declared or",
+        "as_declared = True or",
+        "tests/faults/test_environments.py::test_an_image_of_another_dtype_than_declared_is_refused_when_it_comes",
+    ),
+    Mutant(
+        "a grid of symbols is an image",
+        "envs/images.py",
+        "return min(sides) >= SMALLEST_SIDE",
+        "return True",
+        "tests/faults/test_environments.py::test_a_grid_of_symbols_is_no_image",
+    ),
+    Mutant(
+        "the replay takes NaN rewards of later steps",
+        "replay/step_reader.py",
+        "if not math.isfinite(values[REWARD_KEY]):",
+        "if False:",
+        "tests/faults/test_refused_numbers.py::test_the_replay_takes_no_reward_that_is_not_finite",
+    ),
+    Mutant(
+        "the film misses what flickers",
+        "envs/atari_console.py",
+        "return self._colors.max(0)",
+        "return self._colors[1].copy()",
+        "tests/training/test_films.py::test_atari_screens_are_those_of_a_coloured_console",
+    ),
+    Mutant(
+        "cameras draw into pictures that were handed out",
+        "envs/dmc.py",
+        "return self._large_camera.render().copy()",
+        "return self._large_camera.render()",
+        "tests/training/test_films.py::test_dmc_draws_a_larger_picture_and_the_agent_sees_what_it_saw",
+    ),
+    Mutant(
+        "a loaded policy acts in [-1, 1]",
+        "training/policies.py",
+        "if self._bounds is None:",
+        "if True:",
+        "tests/training/test_deployment.py::test_the_environment_sees_the_actions_of_training",
+    ),
+    Mutant(
         "cubes last too long",
         "transforms/mask_cubes.py",
         "grid.repeat_interleave(self.block_len, dim=0)[:length]",

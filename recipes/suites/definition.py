@@ -18,7 +18,6 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from recipes.command_line import CONF, BadCommand, check_overrides, config_folder, did_you_mean
-from recipes.launch import check_settings, comparable
 from recipes.schema import PPORecipeConfig, RainbowRecipeConfig, SACRecipeConfig
 
 SCHEMAS = {"ppo_mcurl": PPORecipeConfig, "rainbow_mcurl": RainbowRecipeConfig, "sac_mcurl": SACRecipeConfig}
@@ -53,6 +52,8 @@ class PlannedRun:
 
 @functools.cache
 def _composed(recipe: str, overrides: tuple[str, ...]) -> dict[str, Any]:
+    from recipes.launch import check_settings, comparable  # with torch, which takes seconds
+
     try:
         with initialize_config_dir(str(config_folder(recipe)), version_base="1.3"):
             cfg = compose(recipe, overrides=list(overrides))

@@ -30,7 +30,13 @@ def start(folder: Path, script: str, *arguments: str) -> subprocess.CompletedPro
 
 @pytest.mark.parametrize(
     ("script", "argument"),
-    [("sac_mcurl", "--help"), ("rainbow_mcurl", "-h"), ("evaluate", "--help"), ("report", "--help")]
+    [
+        ("sac_mcurl", "--help"),
+        ("rainbow_mcurl", "-h"),
+        ("evaluate", "--help"),
+        ("report", "--help"),
+        ("suite", "--help"),
+    ]
     + [("rainbow_mcurl", "--cfg=job"), ("sac_mcurl", "--hydra-help")],
 )
 def test_help_needs_no_torch(tmp_path: Path, script: str, argument: str) -> None:
@@ -56,6 +62,8 @@ def test_help_needs_no_torch(tmp_path: Path, script: str, argument: str) -> None
         ("sac_mcurl", "seed=first", "Value 'first' of type 'str' could not be converted to Integer"),
         ("evaluate", "run=here episodess=3", "there is no setting 'episodess'; did you mean episodes"),
         ("report", "tittle=x", "there is no setting 'tittle'; did you mean title"),
+        ("suite", "suite=smok", "suite=smok: did you mean smoke"),
+        ("suite", "suite=smoke job=2", "job=2: there is no such option; did you mean jobs"),
         ("sac_mcurl", "env=gym", "env=gym needs env.id"),
         ("sac_mcurl", "env.id=CartPole-v1", "env.id=CartPole-v1 needs env=gym; without it, cartpole-swingup would be"),
         ("rainbow_mcurl", "env.task=humanoid-run", "env.task=humanoid-run needs env=dmc"),

@@ -72,9 +72,7 @@ def trained(folder: Path, painter: Painter) -> None:
     ("kind", "layout", "dtype"),
     [("uint8", "HWC", "float32"), ("float32", "CHW", "float64"), ("float64", "HW", "float32")],
 )
-def test_the_environment_itself_sees_the_actions_of_training(
-    tmp_path: Path, kind: str, layout: str, dtype: str
-) -> None:
+def test_the_environment_sees_the_actions_of_training(tmp_path: Path, kind: str, layout: str, dtype: str) -> None:
     trained(tmp_path, Painter(kind, layout, dtype))
     policy = load_policy(tmp_path)
     as_trained = Painter(kind, layout, dtype)

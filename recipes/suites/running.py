@@ -1,0 +1,76 @@
+"""Running a suite: jobs side by side, what is shown of them, and what would be done."""
+
+from __future__ import annotations
+
+import contextlib
+
+from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, catch_stop_signals
+from recipes.command_line import BadCommand
+from recipes.suites.board import Board
+from recipes.suites.definition import Suite
+from recipes.suites.folder import note_start
+from recipes.suites.provenance import current_commit, files_that_differ
+from recipes.suites.workers import Job, work
+
+
+def run_alone(suite: Suite, *, jobs: int, nice: int, retries: int) -> int:
+    """Runs a suite to its end, or until it is stopped, unless another process does; returns the exit code."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(RunDirectory(suite.folder).lock())
+            note_start(suite)
+        except RunDirectoryInUse as error:
+            raise BadCommand(f"another suite.py is at work: {error}") from None
+        except OSError as error:
+            raise BadCommand(f"nothing can be written in {suite.folder}: {error}") from None
+        return run(suite, at_once=jobs, nice=nice, retries=retries)
+
+
+def run(suite: Suite, *, at_once: int, nice: int, retries: int) -> int:
+    jobs, board = make_jobs(suite), Board(suite.name, suite.declared)
+    board.say(f"{suite.name}: {len(jobs)} runs in {suite.folder}")
+    for line in other_code(suite):
+        board.say(line)
+    for job in jobs:
+        job.look()
+        if job.status != "waiting":
+            board.note(job)
+    with catch_stop_signals() as stop:
+        work(
+            jobs,
+            at_once=at_once,
+            nice=nice,
+            retries=retries,
+            stop=stop,
+            show=board.show,
+            note=board.note,
+            on_stop=board.leave,
+        )
+    board.show(jobs, now=True)
+    if stop.requested:
+        print("stopped; the same command goes on")
+        return stop.exit_code
+    return 0 if all(job.status == "done" for job in jobs) else 1
+
+
+def show_plan(suite: Suite) -> int:
+    """Prints what would be done with each run."""
+    doing = {"missing": "start", "unsaved": "start anew", "interrupted": "resume", "finished": "skip", "in use": "wait"}
+    for job in make_jobs(suite):
+        stage = job.look()
+        print(f"{doing.get(stage, stage):10} {job.run.name}{f'  {job.reason}' if job.reason else ''}")
+    return 0
+
+
+def make_jobs(suite: Suite) -> list[Job]:
+    return [Job(planned, RunDirectory(suite.folder / planned.name)) for planned in suite.runs()]
+
+
+def other_code(suite: Suite) -> list[str]:
+    """Says that what is started now is not of the declared code, if so."""
+    if suite.declared is None or (commit := current_commit()) is None:
+        return []
+    declared = suite.declared["commit"]
+    if files_that_differ(declared, commit) == ():
+        return []
+    return [f"declared for commit {declared[:7]}; this is {commit[:7]}, with other code: runs are marked"]
