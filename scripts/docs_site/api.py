@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -43,12 +44,28 @@ def homes() -> dict[str, str]:
 def index() -> str:
     """The page of the names that `import mcurl_torchrl` gives, and of the folders."""
     lines = ["# The library", "", "From `mcurl_torchrl` itself:", ""]
-    lines += ["| name | in |", "|---|---|"]
-    lines += [f"| [`{name}`][mcurl_torchrl.{folder}.{name}] | `{folder}` |" for name, folder in homes().items()]
+    lines += ["| name | what it is |", "|---|---|"]
+    lines += [
+        f"| [`{name}`][mcurl_torchrl.{folder}.{name}] | {first_sentence(folder, name)} |"
+        for name, folder in homes().items()
+    ]
     lines += ["", "All of it, in the order in which data passes through:", ""]
     lines += ["| folder | what it holds |", "|---|---|"]
     lines += [f"| [`mcurl_torchrl.{folder}`]({folder}.md) | {summary(folder)} |" for folder in folders()]
     return "\n".join([*lines, ""])
+
+
+def first_sentence(folder: str, name: str) -> str:
+    """The first line of a name's docstring, in the module that its folder imports it from; with links as such."""
+    module = next(
+        node.module
+        for node in parse(folder).body
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]
+    )
+    file = PACKAGE.parent.joinpath(*(module or "").split(".")).with_suffix(".py")
+    definitions = ast.parse(file.read_text(encoding="utf-8")).body
+    said = next(ast.get_docstring(node) for node in definitions if getattr(node, "name", None) == name)
+    return re.sub(r"https?://[^\s,)]+", r"<\g<0>>", (said or "").partition("\n")[0])
 
 
 def summary(folder: str) -> str:
