@@ -42,8 +42,11 @@ $(DOCS_READY): $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
 
+# Files in the order of the folders, which ends with short ones. By itself xdist puts those of few tests last, such as
+# whole trainings, and then one worker waits for another.
+SHARING := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: $(READY)  ## the fast tests and the docstrings' examples (PYTEST_ARGS="-k crop" picks)
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --doctest-modules mcurl_torchrl tests --durations=10 $(PYTEST_ARGS)
+	$(BIN)/pytest $(SHARING) --doctest-modules mcurl_torchrl tests --durations=10 $(PYTEST_ARGS)
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/pytest -m slow -s --timeout 3600 $(PYTEST_ARGS)
