@@ -136,7 +136,7 @@ def test_install_keeps_the_torch_that_is_there(source: Path, tmp_path: Path, ext
     assert planned & {"torch", "torchrl", "tensordict"} == set()
 
 
-@pytest.mark.parametrize("version", ["2.13.0+cpu", "2.13.0+cu130", "2.13.1"])
+@pytest.mark.parametrize("version", ["2.13.0+cpu", "2.13.0+cu130", "2.13.1", "2.15.0+cu132"])
 def test_any_build_of_torch_fits(wheel: Path, version: str) -> None:
     archive = zipfile.ZipFile(wheel)
     (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
