@@ -50,10 +50,10 @@ def _become(arguments: list[str], cwd: str, environment: dict[str, str], outputs
     os.environ.update(environment)
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     option = arguments.pop(0) if arguments[0] in ("-m", "-c") else None
-    first = cwd if option else str(Path(arguments[0]).resolve().parent)
+    first = {"-m": cwd, "-c": "", None: str(Path(arguments[0]).resolve().parent)}[option]
     installed = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))]
     sys.path[:] = [first, *paths, *installed]
-    sys.argv[:] = arguments
+    sys.argv[:] = ["-c", *arguments[1:]] if option == "-c" else arguments
     try:
         if option == "-m":
             runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
