@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
-import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,7 +18,6 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from mcurl_torchrl.checks import check_count, check_number
 from mcurl_torchrl.training import (
@@ -38,14 +35,12 @@ from mcurl_torchrl.training import (
     make_trackers,
 )
 from recipes.building import padding
-from recipes.command_line import AUTO, BadCommand, check_recipe, config_folder, in_a_sentence, prepare, quoted
+from recipes.command_line import BadCommand, config_folder, in_a_sentence, prepare
 from recipes.objective_files import drop_foreign_keys
 from recipes.published_scores import published_scores, random_and_human_score
+from recipes.resuming import already_finished, continues, how_to_go_on, prepare_directory
 from recipes.schema import check_env
 
-# The settings that may differ between a run and its resumption without an effect on its numbers.
-NOT_COMPARED = ("resume", "resume_changed", "logging.progress")
-MAY_CHANGE = ("threads",)  # the settings that a resumed run may change: they move the last digits of numbers at most
 # The settings that are whole numbers of at least 1, or null where the schema allows that.
 COUNTS = (
     *("env.action_repeat", "threads", "checkpoint.interval_agent_steps", "checkpoint.keep_last"),
@@ -133,7 +128,8 @@ def run_locked(
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)  # before the manifest names their number
     resume = continues(cfg, directory)
-    when_restored = prepare_directory(directory, cfg, overrides, resume)
+    device = pick_device(cfg.device)
+    when_restored = prepare_directory(directory, cfg, overrides, resume=resume, device=device)
     if resume and (said := already_finished(cfg, directory)):
         print(said, file=sys.stderr)
         return
@@ -194,85 +190,6 @@ def env_name(cfg: DictConfig) -> str | None:
     return next((name for name in named if name is not None), None)
 
 
-def prepare_directory(
-    directory: RunDirectory, cfg: DictConfig, overrides: list[str], resume: bool
-) -> Callable[[], None] | None:
-    """Writes config and manifest of a new run; compares the settings of a resumed one.
-
-    Returns a function that saves changed settings, None if there are none.
-    """
-    compared = comparable(cfg)
-    overrides = [given for given in overrides if given.partition("=")[0] not in ("resume", "resume_changed")]
-    if resume:
-        changed = dict(differences(saved_config(directory), compared))
-        refused = [line for key, line in changed.items() if key not in MAY_CHANGE]
-        if refused and not cfg.resume_changed:
-            listed = "".join(f"\n  {line}" for line in refused)
-            raise BadCommand(
-                f"the run was started with other settings:{listed}\nresume_changed=true goes on with the new ones"
-            )
-        return functools.partial(change_settings, directory, compared, overrides) if changed else None
-    directory.write_config(OmegaConf.to_yaml(compared))
-    directory.write_manifest(overrides=overrides, device=pick_device(cfg.device), recipe=cfg.recipe)
-    return None
-
-
-def continues(cfg: DictConfig, directory: RunDirectory) -> bool:
-    """Tells whether there is a run to continue; empties the directory of one that ended before its first checkpoint."""
-    if cfg.resume not in (None, AUTO):
-        return True
-    if not directory.manifest.exists():
-        return False
-    place = quoted(directory.path)
-    if Checkpoints(directory.checkpoints).latest() is not None:
-        if cfg.resume is None:
-            raise BadCommand(f"{directory.path} holds a run already; resume={place} continues it")
-        check_recipe(directory, cfg.recipe)
-        return True
-    if any(directory.checkpoints.glob("checkpoint-*")):
-        raise BadCommand(f"{directory.path} holds a run already, and none of its checkpoints can be read")
-    if cfg.resume is None and directory.eval.path.exists():
-        raise BadCommand(
-            f"{directory.path} holds a run already, which has no checkpoint: remove it, or use another directory; "
-            "resume=auto starts it again"
-        )
-    print(f"{directory.path} holds a run that has no checkpoint; it starts again", file=sys.stderr)
-    directory.clear()
-    return False
-
-
-def change_settings(directory: RunDirectory, settings: dict[str, Any], overrides: list[str]) -> None:
-    """Saves changed settings. Called once the checkpoint is restored: settings that do not fit it are never saved."""
-    directory.change_overrides(overrides)
-    directory.write_config(OmegaConf.to_yaml(settings))
-
-
-def saved_config(directory: RunDirectory) -> Any:
-    try:
-        return OmegaConf.to_container(OmegaConf.load(directory.config))
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
-        raise BadCommand(f"resume={directory.path}: {directory.config.name} cannot be read: {error}") from None
-
-
-def already_finished(cfg: DictConfig, directory: RunDirectory) -> str | None:
-    """Returns the message for a run that is finished, None for another."""
-    repeat, latest = cfg.env.action_repeat, Checkpoints(directory.checkpoints).latest()
-    env_steps = latest.step * repeat
-    if env_steps < cfg.total_env_steps // repeat * repeat or latest.info.get("evaluation_due"):
-        return None
-    longer = f"total_env_steps={2 * env_steps} resume_changed=true"
-    return f"{directory.path} is finished, after {env_steps:,} env steps; to go on for longer, add for example {longer}"
-
-
-def how_to_go_on(directory: RunDirectory) -> str:
-    """Returns the step of the last checkpoint and the command that continues the run."""
-    latest = Checkpoints(directory.checkpoints).latest()
-    if latest is None:
-        return "nothing was saved yet"
-    command = shlex.join([sys.orig_argv[0], sys.argv[0], f"resume={quoted(directory.path)}"])
-    return f"to go on from the checkpoint of agent step {latest.step:,}:\n  {command}"
-
-
 def save_after(run: TrainingRun | None) -> str:
     """Saves the last whole step of a run whose environment failed; returns a message if that is not possible."""
     if run is None or run.completed == 0:
@@ -282,24 +199,6 @@ def save_after(run: TrainingRun | None) -> str:
     except Exception as error:
         return f"not saved at agent step {run.completed:,}: {error}"
     return ""
-
-
-def comparable(cfg: DictConfig) -> dict[str, Any]:
-    """Returns the settings that a run computes with."""
-    settings = OmegaConf.to_container(cfg, resolve=True)
-    for key in NOT_COMPARED:
-        *sections, last = key.split(".")
-        functools.reduce(dict.__getitem__, sections, settings).pop(last)
-    return settings
-
-
-def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yields the key of each setting that differs, and a line about it."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in sorted({*before, *now}):
-            yield from differences(before.get(key), now.get(key), f"{name}.{key}" if name else key)
-    elif before != now:
-        yield name, f"{name}: {before} -> {now}"
 
 
 def pick_device(name: str) -> torch.device:

@@ -5,12 +5,12 @@ from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, Checkpoint
 from mcurl_torchrl.training.curves import plot_learning_curve
 from mcurl_torchrl.training.episodes import EnvironmentFailed, EpisodeStream, ReplayedDifferently
 from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluations
+from mcurl_torchrl.training.plan import RunPlan, human_normalized_score
 from mcurl_torchrl.training.policies import FramePolicy, describe_policy, export_policy, load_policy
 from mcurl_torchrl.training.progress import Progress
 from mcurl_torchrl.training.rollouts import EpisodeStreams
-from mcurl_torchrl.training.run import RunPlan, TrainingRun
+from mcurl_torchrl.training.run import TrainingRun
 from mcurl_torchrl.training.run_directory import RunDirectory, RunDirectoryInUse, recent_runs
-from mcurl_torchrl.training.scores import human_normalized_score
 from mcurl_torchrl.training.seeds import derive_seed, seed_everything
 from mcurl_torchrl.training.stopping import StopRequested, catch_stop_signals
 from mcurl_torchrl.training.tables import Table

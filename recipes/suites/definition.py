@@ -52,7 +52,8 @@ class PlannedRun:
 
 @functools.cache
 def _composed(recipe: str, overrides: tuple[str, ...]) -> dict[str, Any]:
-    from recipes.launch import check_settings, comparable  # with torch, which takes seconds
+    from recipes.launch import check_settings  # with torch, which takes seconds
+    from recipes.resuming import comparable
 
     try:
         with initialize_config_dir(str(config_folder(recipe)), version_base="1.3"):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from mcurl_torchrl.training import Checkpoints, RunDirectory, RunDirectoryInUse, tables
 from recipes.command_line import BadCommand
-from recipes.launch import saved_config
+from recipes.resuming import saved_config
 from recipes.suites.definition import PlannedRun
 
 # A run in a folder of the suite is the suite's, whatever these are: they do not change what is learned.

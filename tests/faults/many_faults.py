@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from mcurl_torchrl.training import RunDirectory
-from recipes.launch import BadCommand
+from recipes.command_line import BadCommand
 from tests.faults.stopping import TRAINING, press
 from tests.recipes.faulty_envs import Faulty
 from tests.recipes.running import results, train
@@ -57,7 +57,7 @@ class Runs:
                 try:
                     train(run, *self.overrides, "resume=auto", recipe=self.recipe)
                     code = DONE
-                except (SystemExit, BadCommand) as ended:
+                except (SystemExit, BadCommand, OSError) as ended:  # all three end a command with a sentence
                     print(ended)
                     code = REFUSED
                 except BaseException:

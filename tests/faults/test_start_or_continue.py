@@ -13,7 +13,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from mcurl_torchrl.training import Checkpoints
+from mcurl_torchrl.training import Checkpoints, RunDirectory
 from recipes import launch
 from recipes.schema import SACRecipeConfig
 from tests.faults.stopping import RUN, TRAINING, never, press, resumed, saved, stopped
@@ -33,7 +33,7 @@ def test_one_command_starts_continues_and_says_that_it_is_finished(fault, tmp_pa
     fault(never)
     train(folder, *RUN, "resume=auto")
     assert [entry["step"] for entry in json.loads((folder / "manifest.json").read_text())["resumed"]] == [25]
-    assert results(launch.RunDirectory(folder)) == results(train(tmp_path / "whole", *RUN))
+    assert results(RunDirectory(folder)) == results(train(tmp_path / "whole", *RUN))
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     capsys.readouterr()
     train(folder, *RUN, "resume=auto")

@@ -9,7 +9,7 @@ import torch
 from omegaconf import OmegaConf
 
 from mcurl_torchrl import AtariEncoder
-from recipes import launch
+from recipes import launch, resuming
 from recipes.command_line import group_choices
 from recipes.published_scores import published_scores, random_and_human_score
 from recipes.schema import RainbowRecipeConfig
@@ -32,7 +32,7 @@ def options(group: str) -> list[str]:
 def changes(*overrides: str) -> dict[str, str]:
     """What differs from the defaults, by key."""
     before, now = (OmegaConf.to_container(settings(*given), resolve=True) for given in ((), overrides))
-    return dict(line.split(": ", 1) for line in launch.differences(before, now))
+    return dict(line.split(": ", 1) for _, line in resuming.differences(before, now))
 
 
 def test_the_groups_hold_what_the_benchmark_has():

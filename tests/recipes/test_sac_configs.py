@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ReadonlyConfigError
 
-from recipes import launch
+from recipes import launch, resuming
 from recipes.building import make_env
 from recipes.command_line import group_choices
 from recipes.published_scores import published_scores
@@ -79,7 +79,7 @@ def test_the_defaults_are_the_published_settings():
 
 def test_the_paper_reading_differs_where_the_paper_does():
     code, paper = (OmegaConf.to_container(settings(f"reference={name}"), resolve=True) for name in ("code", "paper"))
-    assert dict(line.split(": ", 1) for line in launch.differences(code, paper)) == {
+    assert dict(line.split(": ", 1) for _, line in resuming.differences(code, paper)) == {
         "objective.dropout": "0.1 -> 0.0",
         "objective.negatives": "batch -> sequence",
         "objective.num_slices": "16 -> 8",

@@ -26,6 +26,7 @@ from omegaconf import OmegaConf
 from mcurl_torchrl import load_policy
 from mcurl_torchrl.training import CheckpointNotRestored, Checkpoints, RunDirectory, tables
 from recipes import evaluate, launch
+from recipes.command_line import quoted
 from recipes.schema import EvaluateConfig, SACRecipeConfig
 from tests.envs.test_gl import WITHOUT_LIBRARIES
 from tests.no_room import files_at_most
@@ -433,7 +434,7 @@ def test_settings_may_be_repeated(run: RunDirectory):
 def test_any_path_can_be_resumed(name: str, run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     moved = run.path.rename(tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    for typed in (str(moved), name, f"./{name}", launch.quoted(moved)):
+    for typed in (str(moved), name, f"./{name}", quoted(moved)):
         arguments = launch.prepare([f"resume={typed}"], SACRecipeConfig, launch.config_folder("sac_mcurl"))
         composed = settings(*[argument for argument in arguments if not argument.startswith("hydra.")])
         assert Path(composed.resume).absolute() == moved
@@ -531,7 +532,7 @@ PRESSING = [*FAULTY, "env.id=tests.recipes.faulty_envs:Pressing-v0"]
 
 def test_the_printed_command_works_in_a_shell(tmp_path: Path):
     folder = tmp_path / "it's a, b=c"
-    stopped = start(*PRESSING, f"hydra.run.dir={launch.quoted(folder)}", cwd=tmp_path, PRESS="SIGTERM")
+    stopped = start(*PRESSING, f"hydra.run.dir={quoted(folder)}", cwd=tmp_path, PRESS="SIGTERM")
     assert stopped.returncode == 143, stopped.stderr
     assert "Traceback" not in stopped.stderr
     assert "stopped by SIGTERM at agent step 15" in stopped.stderr
