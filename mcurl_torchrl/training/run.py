@@ -207,7 +207,7 @@ class TrainingRun:
         tables = (self.directory.metrics, self.directory.eval)
         found = {}
         for table in tables:
-            with contextlib.suppress(ValueError):  # A damaged table has none.
+            with contextlib.suppress(ValueError, OSError):  # A damaged table has none.
                 found[table.path.name] = table.fingerprint()
         return found
 

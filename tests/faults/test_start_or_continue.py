@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -104,7 +105,9 @@ def test_equal_commands_have_directories_of_their_own():
             cfg = compose("sac_mcurl", return_hydra_config=True, overrides=["hydra.job.name=sac_mcurl"])
         return cfg.hydra.run.dir
 
-    assert len({place() for _ in range(3)}) == 3
+    places = {place() for _ in range(3)}
+    assert len(places) == 3
+    assert all(re.search(r"-seed1-\d{8}-\d{6}-\d{6}$", place) for place in places)  # with microseconds
 
 
 def test_threads_may_change_without_a_flag(fault, tmp_path: Path):

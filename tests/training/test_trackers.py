@@ -207,6 +207,7 @@ from mcurl_torchrl.training.videos import write_video
 
 run = Path(sys.argv[1])
 uri = f"sqlite:///{run}/mlflow.db"
+os.environ.pop("MLFLOW_TRACKING_URI", None)
 write_video(run / "0.mp4", torch.zeros(3, 3, 84, 84, dtype=torch.uint8))
 
 
@@ -214,7 +215,7 @@ def part(steps, resume_step, failed=False, **wandb):
     trackers = make_trackers(
         run,
         wandb={"project": "p", "mode": "offline", **wandb},
-        mlflow={"tracking_uri": uri, "experiment": "e", "artifact_location": str(run / "artifacts")},
+        mlflow={"experiment": "e"},
         run_name="cartpole-1",
         config={"seed": 1, "mcurl": {"mask_ratio": 0.6}},
         resume_step=resume_step,
@@ -281,7 +282,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_script(python: Path, script: str, run: Path) -> str:
-    done = subprocess.run([python, "-c", script, run], cwd=run, capture_output=True, text=True)
+    elsewhere = run / "elsewhere"
+    elsewhere.mkdir()
+    done = subprocess.run([python, "-c", script, run], cwd=elsewhere, capture_output=True, text=True)
+    assert not list(elsewhere.iterdir())  # everything is in the run's directory
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     (result,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
     return result.removeprefix("RESULT ")
@@ -299,7 +303,7 @@ class TestWeightsAndBiasesAndMLflow:
         assert told["params"] == {"seed": "1", "mcurl.mask_ratio": "0.6"}
         assert (told["status"], told["name"]) == ("FINISHED", "cartpole-1")
         assert told["artifacts"] == ["eval/video/0.mp4"]
-        assert not (tmp_path / "mlruns").exists()
+        assert list((tmp_path / "mlruns").rglob("0.mp4"))
         wandb_id = told["first"][1].strip()
         parts = sorted((tmp_path / "wandb").glob(f"offline-run-*-{wandb_id}/run-{wandb_id}.wandb"))
         assert len(parts) == 2
