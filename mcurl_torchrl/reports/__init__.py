@@ -1,8 +1,10 @@
 """After training: statistics over seeds and tasks, figures, and pages of them."""
 
+from mcurl_torchrl.reports.charts import line_chart
 from mcurl_torchrl.reports.document import (
     Block,
     Bullets,
+    Embedded,
     FigureBlock,
     Heading,
     Paragraph,
@@ -11,6 +13,7 @@ from mcurl_torchrl.reports.document import (
     to_markdown,
 )
 from mcurl_torchrl.reports.figures import Curve, Drawing, draw_curves, draw_estimates, draw_profiles
+from mcurl_torchrl.reports.run_page import write_run_page
 from mcurl_torchrl.reports.statistics import (
     AGGREGATES,
     FEWEST_SEEDS,
@@ -29,6 +32,7 @@ __all__ = [
     "Bullets",
     "Curve",
     "Drawing",
+    "Embedded",
     "Estimate",
     "FigureBlock",
     "Heading",
@@ -41,7 +45,9 @@ __all__ = [
     "estimate_aggregates",
     "estimate_improvement",
     "estimate_profile",
+    "line_chart",
     "mean_over_seeds",
     "to_html",
     "to_markdown",
+    "write_run_page",
 ]

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from mcurl_torchrl.reports.figures import Drawing
 from mcurl_torchrl.reports.style import STYLE
 
-__all__ = ["Block", "Bullets", "FigureBlock", "Heading", "Paragraph", "TableBlock", "to_html", "to_markdown"]
+__all__ = [
+    "Block",
+    "Bullets",
+    "Embedded",
+    "FigureBlock",
+    "Heading",
+    "Paragraph",
+    "TableBlock",
+    "to_html",
+    "to_markdown",
+]
 
 _NUMBER = re.compile(r"[-+−]?[\d.,]+(?!\w)|–?$")
 _INTERVAL = re.compile(r"(\[[^\]\[]+, [^\]\[]+\])$")
@@ -63,7 +73,15 @@ class FigureBlock:
     text: str
 
 
-Block = Heading | Paragraph | Bullets | TableBlock | FigureBlock
+@dataclass(frozen=True)
+class Embedded:
+    """A figure that is HTML, such as SVG or a video; Markdown, which cannot hold it, has its text."""
+
+    markup: str
+    text: str
+
+
+Block = Heading | Paragraph | Bullets | TableBlock | FigureBlock | Embedded
 
 
 # -- Markdown ----------------------------------------------------------------------------------------------------------
@@ -97,6 +115,8 @@ def _block_to_markdown(block: Block, figures: str) -> str:
             return "\n".join(f"- {_plain(item)}" for item in items)
         case FigureBlock(name, _, text):
             return f"![{_plain(text)}]({figures}/{name}.png)"
+        case Embedded(_, text):
+            return _plain(text)
         case TableBlock(caption, columns, rows):
             rules = ["---:" if block.numeric(place) else "---" for place in range(len(columns))]
             lines = [columns, rules, *rows]
@@ -122,7 +142,7 @@ def to_html(title: str, blocks: Sequence[Block]) -> str:
     body: list[str] = []
     in_figures = False
     for block in blocks:
-        if isinstance(block, FigureBlock) is not in_figures:
+        if isinstance(block, FigureBlock | Embedded) is not in_figures:
             body.append("</div>" if in_figures else '<div class="figures">')
             in_figures = not in_figures
         body.append(_block_to_html(block))
@@ -162,6 +182,9 @@ def _block_to_html(block: Block) -> str:
                 f'<figure><picture><source media="screen and (prefers-color-scheme: dark)" srcset="{dark}">'
                 f'<img src="{light}" alt="{html.escape(text)}"></picture></figure>'
             )
+        case Embedded(markup, text):
+            caption = f"<figcaption>{_inline(text)}</figcaption>" if text else ""
+            return f"<figure>{markup}{caption}</figure>"
         case TableBlock():
             return _table_to_html(block)
 

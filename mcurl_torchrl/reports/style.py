@@ -8,10 +8,12 @@ STYLE = """
 :root {
   color-scheme: light dark;
   --page: #ffffff; --raised: #f6f7f9; --text: #1d2126; --quiet: #5c6570; --line: #e3e6ea; --accent: #0072b2;
+  --second: #d55e00;
 }
 @media screen and (prefers-color-scheme: dark) {
   :root {
     --page: #15181c; --raised: #1d2126; --text: #e8eaed; --quiet: #9aa4af; --line: #2c3238; --accent: #4fa8e0;
+    --second: #ff8a4c;
   }
 }
 * { box-sizing: border-box; }
@@ -45,7 +47,18 @@ tbody td:not(.number) { min-width: 7rem; }
 .figures { display: grid; gap: 1rem; margin: 1rem 0; }
 .figures { grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
 figure { margin: 0; max-width: 34rem; }
-figure img { display: block; width: 100%; height: auto; }
+figure img, figure svg, figure video { display: block; width: 100%; height: auto; }
+figure video { max-width: 24rem; border-radius: 6px; }
+figcaption { margin-top: 0.3rem; color: var(--quiet); font-size: 0.85rem; line-height: 1.4; }
+.chart text { fill: var(--quiet); font-size: 12px; }
+.chart .name { fill: var(--text); font-size: 14px; font-weight: 600; }
+.chart .grid { stroke: var(--line); }
+.chart .line { fill: none; stroke: var(--accent); stroke-width: 2; stroke-linejoin: round; }
+.chart .second { stroke: var(--second); }
+.chart .band { fill: var(--accent); fill-opacity: 0.18; }
+pre { overflow-x: auto; padding: 0.75rem 1rem; background: var(--raised); }
+pre { border: 1px solid var(--line); border-radius: 8px; }
+pre { font: 0.8rem/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 @media (max-width: 40rem) {
   main { padding: 1.25rem 1rem 3rem; }
   h1 { font-size: 1.45rem; }
