@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -13,7 +14,7 @@ from torchrl.envs.transforms import Transform
 
 from mcurl_torchrl.checks import check_choice, check_count, require
 from mcurl_torchrl.transforms.functional import center_crop, crop, shift, sides
-from mcurl_torchrl.transforms.keys import paired_keys
+from mcurl_torchrl.transforms.keys import is_left_out, paired_keys
 from mcurl_torchrl.transforms.random_transform import RandomTransform
 
 __all__ = ["CenterCrop", "RandomCrop", "RandomShift"]
@@ -48,7 +49,7 @@ class _ImageTransform(Transform):
         if isinstance(tensordict, Tensor):
             return self._apply_transform(tensordict)
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            if self.missing_tolerance and tensordict.get(in_key, None) is None:
+            if is_left_out(self, tensordict, in_key):
                 continue
             tensordict.set(out_key, self._apply_transform(require(tensordict, in_key, self)))
         return tensordict
@@ -149,6 +150,12 @@ class _RandomImageTransform(RandomTransform, _ImageTransform):
         self.per = check_choice("per", per, _PER)
         self.slice_len = None if slice_len is None else check_count("slice_len", slice_len)
         self.generator = generator
+
+    def each_by_itself(self) -> _RandomImageTransform:
+        """Returns a copy that draws a place per image, with the same generator: for images that are no slices."""
+        twin = copy.deepcopy(self)
+        twin.per, twin.generator = "sample", self.generator
+        return twin
 
     def _apply_transform(self, obs: Tensor) -> Tensor:
         self._check_images(obs.shape)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tensordict import TensorDictBase
 from tensordict.utils import NestedKey, unravel_key
+from torchrl.envs.transforms import Transform
 
-__all__ = ["paired_keys"]
+__all__ = ["is_left_out", "paired_keys"]
 
 
 def paired_keys(
@@ -27,6 +29,11 @@ def paired_keys(
     if len(written) != len(read):
         raise ValueError(f"out_keys={written} must have the length of in_keys={read}")
     return read, written
+
+
+def is_left_out(transform: Transform, tensordict: TensorDictBase, key: NestedKey) -> bool:
+    """Tells whether a key is missing that the transform need not have (``transform.set_missing_tolerance(True)``)."""
+    return transform.missing_tolerance and tensordict.get(key, None) is None
 
 
 def _as_list(keys: Sequence[NestedKey] | str) -> list[NestedKey]:

@@ -10,6 +10,7 @@ from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor
 
 from mcurl_torchrl.checks import check_count, check_number, require
+from mcurl_torchrl.transforms.keys import is_left_out
 from mcurl_torchrl.transforms.random_transform import RandomTransform
 
 __all__ = ["MaskCubes"]
@@ -77,15 +78,17 @@ class MaskCubes(RandomTransform):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Hides cubes of a batch ``[*]``."""
+        if is_left_out(self, tensordict, self.in_keys[0]):
+            return tensordict
         pixels = require(tensordict, self.in_keys[0], self)
         lead = tensordict.batch_size
         if pixels.ndim != len(lead) + 3:
             raise ValueError(f"{self.in_keys[0]!r} must be {[*lead, 'C', 'H', 'W']}; got {list(pixels.shape)}")
-        length = self.slice_len or lead[-1]
+        length = self.slice_len or max(1, lead[-1] if lead else 1)  # a single observation is a slice of one
         if lead.numel() % length:
             raise ValueError(f"{lead.numel()} observations are not a whole number of slices of slice_len={length}")
         cubes = self._draw(length, pixels.shape[-2], pixels.shape[-1], pixels.device)
-        cubes = cubes.repeat(lead.numel() // length, 1, 1).view(*lead, *cubes.shape[1:])
+        cubes = cubes.repeat(lead.numel() // length, 1, 1).view((*lead, *cubes.shape[1:]))
         for key, value in zip(self.out_keys, (pixels.masked_fill(cubes.unsqueeze(-3), 0), cubes), strict=True):
             tensordict.set(key, value)
         return tensordict

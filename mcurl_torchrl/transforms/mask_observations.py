@@ -11,6 +11,8 @@ from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor
 
 from mcurl_torchrl.checks import check_count, require
+from mcurl_torchrl.transforms.crops import _RandomImageTransform
+from mcurl_torchrl.transforms.keys import is_left_out
 from mcurl_torchrl.transforms.random_transform import RandomTransform
 
 __all__ = ["MaskObservations"]
@@ -90,13 +92,15 @@ class MaskObservations(RandomTransform):
         self.zero = zero
         self.replace = replace
         self.source = source
-        self.augment = augment
+        # Replacements are no slices: a transform with one place per slice would count them and fail.
+        by_slice = isinstance(augment, _RandomImageTransform) and augment.per == "slice"
+        self.augment = augment.each_by_itself() if by_slice else augment  # type: ignore[union-attr]
         self.slice_len = None if slice_len is None else check_count("slice_len", slice_len)
         self.generator = generator
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Hides observations of a batch ``[*]``."""
-        if self.missing_tolerance and tensordict.get(self.in_keys[0], None) is None:
+        if is_left_out(self, tensordict, self.in_keys[0]):
             return tensordict
         pixels = require(tensordict, self.in_keys[0], self)
         lead = tensordict.batch_size

@@ -11,7 +11,7 @@ from torchrl.envs.transforms import Transform
 
 from mcurl_torchrl.checks import check_choice, check_count, require
 from mcurl_torchrl.stacking import PADDINGS, stack_frames
-from mcurl_torchrl.transforms.keys import paired_keys
+from mcurl_torchrl.transforms.keys import is_left_out, paired_keys
 
 __all__ = ["StackFrames"]
 
@@ -88,7 +88,7 @@ class StackFrames(Transform):
         newest = tensordict[..., -1]
         step = None if self.step_key is None else require(newest, self.step_key, self).reshape(newest.shape)
         for in_key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            if self.missing_tolerance and tensordict.get(in_key, None) is None:
+            if is_left_out(self, tensordict, in_key):
                 continue
             frames = require(tensordict, in_key, self)
             newest.set(out_key, stack_frames(frames, tensordict.ndim - 1, step=step, padding=self.padding))

@@ -11,6 +11,7 @@ from torch import Tensor
 from torchrl.envs.transforms import Transform
 
 from mcurl_torchrl.checks import require
+from mcurl_torchrl.transforms.keys import is_left_out
 
 __all__ = ["KEY_VIEW", "QUERY_VIEW", "AugmentedViews"]
 
@@ -57,7 +58,7 @@ class AugmentedViews(Transform):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Adds the views to a batch, in place."""
-        if self.missing_tolerance and tensordict.get(self.in_keys[0], None) is None:
+        if is_left_out(self, tensordict, self.in_keys[0]):
             return tensordict
         images = require(tensordict, self.in_keys[0], self)
         for key in self.out_keys:

@@ -20,7 +20,7 @@ from torchrl.envs.utils import check_env_specs
 
 import mcurl_torchrl
 from mcurl_torchrl import CenterCrop, EpisodeSliceSampler, MaskObservations, RandomCrop, RandomShift, StackFrames
-from mcurl_torchrl.transforms import AugmentedViews
+from mcurl_torchrl.transforms import AugmentedViews, MaskCubes, RandomIntensity
 from tests.contract.public_classes import public_classes
 
 PIXELS = (3, 8, 8)
@@ -51,6 +51,12 @@ CASES = {
         lambda read="pixels", written="pixels": AugmentedViews(RandomCrop(6), in_key=read, out_keys=[written])
     ),
     "CenterCrop": Case(as_list(lambda size=6, **keys: CenterCrop(size, **keys)), False, True, count=("size", 5)),
+    "MaskCubes": Case(
+        lambda read="pixels", written="pixels", patch_size=4: MaskCubes(
+            0.5, patch_size=patch_size, in_key=read, out_key=written
+        ),
+        count=("patch_size", 2),
+    ),
     "MaskObservations": Case(
         lambda read="pixels", written="pixels", **options: MaskObservations(
             0.5, in_key=read, out_key=written, **options
@@ -58,6 +64,7 @@ CASES = {
         count=("slice_len", 4),
     ),
     "RandomCrop": Case(as_list(lambda size=6, **keys: RandomCrop(size, **keys)), True, True, count=("size", 5)),
+    "RandomIntensity": Case(as_list(lambda **keys: RandomIntensity(**keys))),
     "RandomShift": Case(
         as_list(lambda margin=1, **keys: RandomShift(margin=margin, **keys)), True, True, (), ("margin", 2)
     ),

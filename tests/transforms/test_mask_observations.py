@@ -141,6 +141,20 @@ def test_in_the_slices_of_a_frame_buffer() -> None:
     slices.shutdown()  # else the batches under way would draw random numbers in the middle of the next test
 
 
+def test_replacements_are_augmented_one_by_one() -> None:
+    """Also by a transform that has one place for a whole slice."""
+    numbered = torch.arange(100, dtype=torch.uint8).view(1, 10, 10)
+    augment = RandomCrop(2, per="slice", slice_len=10, generator=torch.Generator().manual_seed(0))
+    mask = MaskObservations(
+        1.0, zero=0.0, replace=1.0, source=lambda n: numbered.expand(n, 2, 10, 10), augment=augment, slice_len=10
+    )
+    assert augment.per == "slice" and mask.augment.generator is augment.generator
+    batch = TensorDict({"mcurl": {"query_pixels": torch.zeros(50, 2, 2, 2, dtype=torch.uint8)}}, [50])
+    corners = mask(batch)[QUERY][:, 0, 0, 0].tolist()
+    assert len(set(corners)) > 20
+    MaskObservations(1.0, zero=0.0, replace=0.5, source=lambda n: numbered.expand(n, 2, 10, 10), augment=augment)(batch)
+
+
 def test_keys_of_ones_own() -> None:
     batch = make_batch().rename_key_(QUERY, "seen")
     out = MaskObservations(0.5, in_key="seen", out_key="hidden", masked_key="where", zeroed_key=("a", "zero"))(batch)
