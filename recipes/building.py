@@ -19,7 +19,8 @@ from torchrl.data import Categorical, LazyMemmapStorage, LazyTensorStorage
 from torchrl.envs import EnvBase, RewardClipping, TransformedEnv
 
 from mcurl_torchrl import AuxiliaryTask, FrameReplayBuffer, make_atari_env, make_dmc_env, make_pixel_env
-from recipes.schema import EnvConfig, ReplayConfig, check_env
+from mcurl_torchrl.modules import start_encoder_from
+from recipes.schema import EncoderStartConfig, EnvConfig, ReplayConfig, check_env
 
 
 def make_env(env: EnvConfig, *, training: bool) -> EnvBase:
@@ -118,6 +119,18 @@ def make_storage(replay: ReplayConfig, directory: Path, *, ndim: int = 1) -> Laz
     folder = directory / "replay_storage"
     shutil.rmtree(folder, ignore_errors=True)  # of a killed process; a resumed run takes its rows from the checkpoint
     return ReservedMemmapStorage(replay.capacity, scratch_dir=folder, ndim=ndim)
+
+
+def start_encoder(encoder: nn.Module, start: EncoderStartConfig) -> None:
+    """Gives an encoder the weights of ``encoder.init``, if there is one; call it before any slow copy is made."""
+    if start.init is None:
+        if start.frozen:
+            raise ValueError("encoder.frozen=true without encoder.init would freeze weights that nothing has trained")
+        return
+    try:
+        start_encoder_from(start.init, encoder, frozen=bool(start.frozen))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"encoder.init={start.init}: {error}") from None
 
 
 # -- the auxiliary task ------------------------------------------------------------------------------------------------

@@ -21,7 +21,16 @@ if TYPE_CHECKING:  # with torch, which takes seconds: imported where a run direc
     from mcurl_torchrl.training import RunDirectory
 
 SHARED = CONF / "shared"
-PATHS = ("resume", "run", "runs", "out")  # settings that name a file or a folder
+PATHS = (
+    "resume",
+    "run",
+    "runs",
+    "out",
+    "encoder.init",
+    "data.path",
+    "data.root",
+    "encoders",
+)  # settings that name a file or a folder
 AUTO = "auto"  # resume=auto starts or continues the run in its directory
 
 

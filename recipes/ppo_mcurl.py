@@ -26,7 +26,7 @@ from mcurl_torchrl.checks import check_choice, check_count
 from mcurl_torchrl.modules import PPOPolicy
 from mcurl_torchrl.objectives import LatentPPO
 from mcurl_torchrl.training import EpisodeStreams, TrainingRun, seed_everything
-from recipes.building import check_actions, make_env, make_storage, make_task, padding, section
+from recipes.building import check_actions, make_env, make_storage, make_task, padding, section, start_encoder
 from recipes.launch import recipe
 
 
@@ -98,6 +98,8 @@ def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
             architecture=ppo.architecture,
             hidden_dim=ppo.hidden_dim,
         )
+    start_encoder(policy.encoder, cfg.encoder)
+    with section("ppo"):
         losses = LatentPPO(
             policy,
             gamma=ppo.gamma,

@@ -26,7 +26,7 @@ from mcurl_torchrl.checks import check_choice, check_number
 from mcurl_torchrl.modules import RainbowPolicy
 from mcurl_torchrl.objectives import ExpectedDQNLoss
 from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
-from recipes.building import check_actions, make_env, make_storage, make_task, padding, section
+from recipes.building import check_actions, make_env, make_storage, make_task, padding, section, start_encoder
 from recipes.launch import recipe
 
 
@@ -108,6 +108,8 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
             noisy=rainbow.noisy,
             dueling=rainbow.dueling,
         ).to(device)
+    start_encoder(policy.network.encoder, cfg.encoder)
+    with section("rainbow"):
         made = losses[check_choice("loss", rainbow.loss, tuple(losses))]
         value = made(policy.network, gamma=rainbow.gamma, double=rainbow.double)
         augmentation = shifts[check_choice("augmentation", rainbow.augmentation, tuple(shifts))]

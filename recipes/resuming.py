@@ -111,6 +111,8 @@ def comparable(cfg: DictConfig) -> dict[str, Any]:
 
 def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Yields the key of each setting that differs, and a line about it."""
+    if before is None and isinstance(now, dict):
+        before = {}  # a section that came with a later version, whose settings are off
     if isinstance(before, dict) and isinstance(now, dict):
         for key in sorted({*before, *now}):
             yield from differences(before.get(key), now.get(key), f"{name}.{key}" if name else key)

@@ -24,7 +24,7 @@ from mcurl_torchrl.agents import SACAgent
 from mcurl_torchrl.checks import check_choice
 from mcurl_torchrl.modules import GaussianPolicy
 from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
-from recipes.building import check_actions, make_env, make_storage, make_task, section
+from recipes.building import check_actions, make_env, make_storage, make_task, section, start_encoder
 from recipes.launch import recipe
 
 
@@ -94,6 +94,7 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
         hidden_dim=sac.hidden_dim,
         log_std_bounds=tuple(sac.log_std_bounds),
     )
+    start_encoder(policy.encoder, cfg.encoder)
     with section("sac"):
         losses = LatentSAC(
             policy.to(device),

@@ -56,7 +56,13 @@ class EnvConfig:
 
 
 @dataclass
-class EncoderConfig:
+class EncoderStartConfig:
+    init: str | None = None  # a file of recipes/pretrain.py to start from
+    frozen: bool | None = None  # whether its weights stay as they are; null: no
+
+
+@dataclass
+class EncoderConfig(EncoderStartConfig):
     crop_size: int = 84  # what the encoder sees of a frame, in pixels
     augmentation: str = choice("random_crop", "center_crop")  # of the frames in SAC's batches
     num_layers: int = 4  # of convolutions
@@ -204,6 +210,7 @@ class SACRecipeConfig(RecipeConfig):
 
 @dataclass
 class RainbowRecipeConfig(RecipeConfig):
+    encoder: EncoderStartConfig = field(default_factory=EncoderStartConfig)
     rainbow: RainbowConfig = field(default_factory=RainbowConfig)
     evaluation: EvaluationConfig = field(
         default_factory=lambda: EvaluationConfig(10_000, final_episodes=100, num_envs=10, epsilon=0.001)
@@ -214,6 +221,7 @@ class RainbowRecipeConfig(RecipeConfig):
 
 @dataclass
 class PPORecipeConfig(RecipeConfig):
+    encoder: EncoderStartConfig = field(default_factory=EncoderStartConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
     evaluation: EvaluationConfig = field(
         default_factory=lambda: EvaluationConfig(250_000, final_episodes=100, num_envs=10, epsilon=0.01)
@@ -222,6 +230,60 @@ class PPORecipeConfig(RecipeConfig):
     logging: LoggingConfig = field(default_factory=lambda: LoggingConfig(10_000))
     recipe: str = "ppo_mcurl"
     total_env_steps: int = 10_000_000
+
+
+@dataclass
+class PretrainEncoderConfig:
+    kind: str = choice("pixel", "atari")  # pixel: SAC's; atari: Rainbow's and PPO's
+    crop_size: int = 84  # pixel: what the encoder sees of an image
+    num_layers: int = 4  # pixel
+    num_filters: int = 32  # pixel
+    feature_dim: int = 50  # pixel
+    architecture: str = choice("data_efficient", "nature")  # atari
+
+
+@dataclass
+class PretrainDataConfig:
+    source: str = choice("random", "replay", "atari_dqn", "vd4rl")  # random: frames of a random policy in env
+    agent_steps: int = 10_000  # of random play; at most so many of a dataset
+    path: str | None = None  # replay: a run directory, or a folder that FrameReplayBuffer.dumps made
+    dataset: str | None = None  # atari_dqn, such as Pong/1; vd4rl, such as main/walker_walk/random/64px
+    root: str | None = None  # the folder of TorchRL's datasets; null: its own
+
+
+@dataclass
+class ProbeConfig:
+    episodes: int = 8  # of random play; 0: no probe
+    agent_steps: int = 100  # at most, of each
+    held_out: float = 0.25  # the part of the episodes that is scored
+    ridge: float = 1e-3
+
+
+@dataclass
+class PretrainConfig:
+    env: EnvConfig = field(default_factory=EnvConfig)
+    encoder: PretrainEncoderConfig = field(default_factory=PretrainEncoderConfig)
+    data: PretrainDataConfig = field(default_factory=PretrainDataConfig)
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    objective: Any = None  # what is trained: the keys of its file in conf/shared/objective
+    agent_name: str = MISSING
+    preset_name: str = MISSING
+    updates: int = 5_000
+    batch_size: int = 128  # transitions, for objectives that take their views from a batch
+    lr: float = 1e-3  # of the encoder and of the objective's own networks
+    log_interval_updates: int = 100
+    seed: int = 1
+    device: str = "auto"  # auto: a GPU where there is one
+    threads: int | None = None  # torch's; null: as torch chooses
+
+
+@dataclass
+class ProbeCommandConfig:
+    env: EnvConfig = field(default_factory=EnvConfig)
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    encoders: Any = MISSING  # files of recipes/pretrain.py, or run directories, in a list; or one of them
+    seed: int = 1
+    device: str = "cpu"
 
 
 @dataclass
@@ -275,6 +337,8 @@ OmegaConf.register_new_resolver("multiply", lambda *factors: math.prod(factors),
 ConfigStore.instance().store(name="sac_schema", node=SACRecipeConfig)
 ConfigStore.instance().store(name="rainbow_schema", node=RainbowRecipeConfig)
 ConfigStore.instance().store(name="ppo_schema", node=PPORecipeConfig)
+ConfigStore.instance().store(name="pretrain_schema", node=PretrainConfig)
+ConfigStore.instance().store(name="probe_schema", node=ProbeCommandConfig)
 ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)
 ConfigStore.instance().store(name="report_schema", node=ReportConfig)
 # Every objective is an algorithm under its own name, unless recipes have files for it: then each of them has one.

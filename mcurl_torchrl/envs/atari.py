@@ -193,6 +193,11 @@ class _AtariEnv(EnvBase):
         return not self._game_goes_on
 
     @property
+    def ram(self) -> np.ndarray:
+        """The 128 bytes of the console's memory: the state of the game."""
+        return self._console.ram
+
+    @property
     def agent_steps_per_second(self) -> float:
         """How fast the agent acts on a real console, which draws 60 frames a second."""
         return 60 / self._console.frame_skip

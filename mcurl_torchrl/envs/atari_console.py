@@ -64,6 +64,11 @@ class Console:
         return self._ale.lives()
 
     @property
+    def ram(self) -> np.ndarray:
+        """The bytes of the memory, uint8 [128]."""
+        return self._ale.getRAM()
+
+    @property
     def game_over(self) -> bool:
         """Whether the game has ended by its own rules."""
         return self._ale.game_over(with_truncation=False)

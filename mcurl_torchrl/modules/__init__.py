@@ -3,6 +3,7 @@
 from mcurl_torchrl.modules.actions import ActionContext, ActionEmbedding
 from mcurl_torchrl.modules.context import ContextTransformer, sinusoidal_positions
 from mcurl_torchrl.modules.dueling import DuelingHead, HeadProjection, NoisyLinear
+from mcurl_torchrl.modules.encoder_files import load_encoder, save_encoder, start_encoder_from
 from mcurl_torchrl.modules.encoders import AtariEncoder, PixelEncoder, StateEncoder
 from mcurl_torchrl.modules.gaussian_policy import GaussianPolicy
 from mcurl_torchrl.modules.heads import GaussianHead, LatentProjection, QHead
@@ -36,6 +37,9 @@ __all__ = [
     "RainbowPolicy",
     "ReconstructionTransformer",
     "StateEncoder",
+    "load_encoder",
     "project_encoder",
+    "save_encoder",
     "sinusoidal_positions",
+    "start_encoder_from",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -23,7 +25,13 @@ class _ConvEncoder(nn.Module):
     :meth:`features` runs the convolutions and flattens their output; :meth:`project` turns it into a latent. They are
     separate, so that several heads (for example an actor and a critic) can run the convolutions once and then use
     different projections.
+
+    Attributes:
+        settings (dict): the arguments that build the same encoder, as JSON.
     """
+
+    settings: dict[str, Any]
+    feature_dim: int
 
     def __init__(self, convs: list[nn.Conv2d], in_channels: int, image_size: int) -> None:
         super().__init__()
@@ -124,6 +132,13 @@ class PixelEncoder(_ConvEncoder):
             for layer in range(num_layers)
         ]
         super().__init__(convs, in_channels, image_size)
+        self.settings = {
+            "in_channels": in_channels,
+            "image_size": image_size,
+            "num_layers": num_layers,
+            "num_filters": num_filters,
+            "feature_dim": feature_dim,
+        }
         self.feature_dim = check_count("feature_dim", feature_dim)
         self.linear = nn.Linear(self.num_features, feature_dim)
         self.norm = nn.LayerNorm(feature_dim)
@@ -195,6 +210,12 @@ class AtariEncoder(_ConvEncoder):
             convs.append(nn.Conv2d(channels, out_channels, kernel_size, stride=stride))
             channels = out_channels
         super().__init__(convs, in_channels, image_size)
+        self.settings = {
+            "in_channels": in_channels,
+            "image_size": image_size,
+            "architecture": architecture,
+            "feature_dim": feature_dim,
+        }
         self.projection: nn.Module = nn.Identity()
         self.feature_dim = self.num_features
         if feature_dim is not None:

@@ -1,6 +1,8 @@
 """The frame replay buffer and its samplers: transitions, slices, priorities."""
 
 from mcurl_torchrl.replay.buffer import FrameReplayBuffer
+from mcurl_torchrl.replay.datasets import atari_dqn_episodes, vd4rl_episodes
+from mcurl_torchrl.replay.opening import open_replay
 from mcurl_torchrl.replay.prioritized_slices import PrioritizedEpisodeSliceSampler
 from mcurl_torchrl.replay.slice_sampler import EpisodeSliceSampler
 from mcurl_torchrl.replay.slices import FrameSlices
@@ -16,5 +18,8 @@ __all__ = [
     "PrioritizedTransitionSampler",
     "SumTree",
     "TransitionSampler",
+    "atari_dqn_episodes",
+    "open_replay",
     "stack_frames",
+    "vd4rl_episodes",
 ]

@@ -7,6 +7,7 @@ from mcurl_torchrl.training.episodes import EnvironmentFailed, EpisodeStream, Re
 from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluations
 from mcurl_torchrl.training.plan import RunPlan, human_normalized_score
 from mcurl_torchrl.training.policies import FramePolicy, describe_policy, export_policy, load_policy
+from mcurl_torchrl.training.probe import ProbeData, ProbeScore, collect_probe_data, linear_probe, probe_encoder
 from mcurl_torchrl.training.progress import Progress
 from mcurl_torchrl.training.rollouts import EpisodeStreams
 from mcurl_torchrl.training.run import TrainingRun
@@ -26,6 +27,8 @@ __all__ = [
     "EpisodeStreams",
     "Evaluation",
     "FramePolicy",
+    "ProbeData",
+    "ProbeScore",
     "Progress",
     "ReplayedDifferently",
     "RunDirectory",
@@ -37,15 +40,18 @@ __all__ = [
     "TrainingRun",
     "catch_stop_signals",
     "check_installed",
+    "collect_probe_data",
     "derive_seed",
     "describe_policy",
     "evaluate",
     "export_policy",
     "human_normalized_score",
     "keep_freed_pages",
+    "linear_probe",
     "load_policy",
     "make_trackers",
     "plot_learning_curve",
+    "probe_encoder",
     "read_evaluations",
     "read_video",
     "recent_runs",

@@ -1,0 +1,49 @@
+"""The state of the simulator behind a pixel environment, for measurements: agents never see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchrl.envs import EnvBase
+
+__all__ = ["simulator_state"]
+
+
+def simulator_state(env: EnvBase) -> Tensor:
+    """Returns the state of the simulator at the present step, float64 ``[D]``.
+
+    DMControl: all positions and velocities. Atari: the 128 bytes of the console's memory. Gymnasium: the attribute
+    ``state`` of the environment inside all wrappers, which classic control has; one of your own may have it, too.
+
+    Args:
+        env (EnvBase): from :func:`~mcurl_torchrl.make_dmc_env`, :func:`~mcurl_torchrl.make_atari_env` or
+            :func:`~mcurl_torchrl.make_pixel_env`.
+
+    Raises:
+        ValueError: if the environment has no state that is known here.
+
+    Examples:
+        >>> from mcurl_torchrl.envs import make_dmc_env, simulator_state
+        >>> env = make_dmc_env("cartpole-swingup", image_size=32)  # doctest: +SKIP
+        >>> _ = env.reset()  # doctest: +SKIP
+        >>> simulator_state(env).shape  # of cart and pole, two positions and two velocities  # doctest: +SKIP
+        torch.Size([4])
+    """
+    base: Any = env
+    while isinstance(getattr(base, "base_env", None), EnvBase) and base.base_env is not base:
+        base = base.base_env
+    if hasattr(base, "ram"):
+        return torch.from_numpy(np.asarray(base.ram, np.float64))
+    simulator = getattr(base, "_env", None)
+    if (physics := getattr(simulator, "physics", None)) is not None:
+        return torch.from_numpy(np.array(physics.get_state(), np.float64))
+    state = getattr(getattr(simulator, "unwrapped", None), "state", None)
+    if state is None:
+        raise ValueError(
+            f"{type(base).__name__} shows no state of its simulator: DMControl, Atari, and Gymnasium environments with "
+            "an attribute 'state' do"
+        )
+    return torch.from_numpy(np.array(state, np.float64).reshape(-1))

@@ -1,0 +1,188 @@
+"""Trains an encoder by any objective, without rewards; SAC, Rainbow and PPO can start from it.
+
+    python recipes/pretrain.py agent=sac_cpu env=walker-walk objective=mcurl
+    python recipes/pretrain.py agent=rainbow env=Pong data.source=replay data.path=RUN_DIR
+    python recipes/sac_mcurl.py preset=cpu env=walker-walk encoder.init=FOLDER/encoder.pt encoder.frozen=true
+
+The frames come from a random policy, from the replay of a run, or from a dataset of TorchRL. Afterwards a linear probe
+tells how much of the simulator's state can be read off the latents. Settings: conf/ and schema.py.
+"""
+
+from __future__ import annotations
+
+from recipes.early_answers import answer_early
+from recipes.schema import PretrainConfig
+
+if __name__ == "__main__":  # before the imports that take seconds
+    answer_early(config_name="pretrain", schema=PretrainConfig)
+
+import copy
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+from torchrl.data import LazyTensorStorage
+
+from mcurl_torchrl import AtariEncoder, AuxiliaryTask, FrameReplayBuffer, PixelEncoder, RandomCrop, RandomShift
+from mcurl_torchrl.agents import optimize
+from mcurl_torchrl.agents.diagnostics import check_finite
+from mcurl_torchrl.checks import check_choice, check_count, check_number
+from mcurl_torchrl.modules import save_encoder
+from mcurl_torchrl.replay import atari_dqn_episodes, open_replay, vd4rl_episodes
+from mcurl_torchrl.training import (
+    Checkpoints,
+    EpisodeStream,
+    Table,
+    collect_probe_data,
+    derive_seed,
+    probe_encoder,
+    seed_everything,
+)
+from recipes.building import make_env, make_task, padding
+from recipes.launch import BadCommand, launch, pick_device
+
+SOURCES = ("random", "replay", "atari_dqn", "vd4rl")
+
+
+def main(cfg: PretrainConfig) -> None:
+    pretrain(cfg, Path(HydraConfig.get().runtime.output_dir))
+
+
+def pretrain(cfg: PretrainConfig, folder: Path) -> None:
+    check(cfg)
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True), encoding="utf-8")
+    seed_everything(cfg.seed)
+    device, buffer = pick_device(cfg.device), fill_buffer(cfg)
+    encoder = make_encoder(cfg, buffer).to(device)
+    untrained = copy.deepcopy(encoder)
+    augmentation = RandomCrop(cfg.encoder.crop_size) if cfg.encoder.kind == "pixel" else RandomShift()
+    task = make_task(cfg.objective, encoder, buffer, augmentation=augmentation)
+    train(cfg, encoder, task, buffer, Table(folder / "metrics.csv"))
+    print(f"written to {save_encoder(encoder, folder / 'encoder.pt')}")
+    if cfg.probe.episodes:
+        data = collect_probe_data(
+            make_env(cfg.env, training=False),
+            episodes=cfg.probe.episodes,
+            steps=cfg.probe.agent_steps,
+            seed=derive_seed(cfg.seed, "probe"),
+        )
+        options = {"held_out": cfg.probe.held_out, "ridge": cfg.probe.ridge}
+        scores = {"trained": probe_encoder(encoder, data, **options)}
+        scores["untrained"] = probe_encoder(untrained, data, **options)
+        (folder / "probe.json").write_text(json.dumps({name: asdict(one) for name, one in scores.items()}, indent=2))
+        for name, score in scores.items():
+            print(f"{name}: R2 {score.r2:.3f}, error {score.error:.3f}")
+
+
+def train(
+    cfg: PretrainConfig,
+    encoder: PixelEncoder | AtariEncoder,
+    task: AuxiliaryTask,
+    buffer: FrameReplayBuffer,
+    metrics: Table,
+) -> None:
+    """Takes the updates: one Adam for the encoder and the objective's own networks."""
+    groups = [{"params": list(encoder.parameters())}, *task.param_groups(cfg.lr)]
+    optimizer = torch.optim.Adam(groups, lr=cfg.lr, fused=True)
+    schedule = task.make_schedule(optimizer)
+    for update in range(1, cfg.updates + 1):
+        out = task(task.sample(buffer.sample().to(task.device)))
+        check_finite(update, loss_auxiliary=out["loss_auxiliary"].detach())
+        optimize(out["loss_auxiliary"], optimizer)
+        if schedule is not None:
+            schedule.step()
+        task.update_targets()
+        if update % cfg.log_interval_updates == 0 or update == cfg.updates:
+            row = {name: float(value.detach()) for name, value in out.items()}
+            metrics.append({"update": update, **row})
+            shown = ", ".join(f"{name} {row[name]:.3f}" for name in ("loss_auxiliary", *task.shown))
+            print(f"update {update}/{cfg.updates}: {shown}", flush=True)
+
+
+def check(cfg: PretrainConfig) -> None:
+    """Refuses settings that do not fit, before anything is collected."""
+    try:
+        check_choice("data.source", cfg.data.source, SOURCES)
+        for key in ("updates", "batch_size", "log_interval_updates", "data.agent_steps"):
+            check_count(key, OmegaConf.select(cfg, key))
+        check_number("lr", cfg.lr, above=0)
+    except ValueError as error:
+        raise BadCommand(str(error)) from None
+    if cfg.objective.name == "none":
+        raise BadCommand("objective=none: there is nothing to learn without rewards; choose another objective")
+    if cfg.data.source == "replay" and cfg.data.path is None:
+        raise BadCommand("data.source=replay needs data.path: a run directory, or a folder of FrameReplayBuffer.dumps")
+    if cfg.data.source in ("atari_dqn", "vd4rl") and cfg.data.dataset is None:
+        raise BadCommand(
+            f"data.source={cfg.data.source} needs data.dataset, such as Pong/1 or main/walker_walk/random/64px"
+        )
+
+
+# -- frames ------------------------------------------------------------------------------------------------------------
+
+
+def fill_buffer(cfg: PretrainConfig) -> FrameReplayBuffer:
+    """Makes the buffer with the frames to learn from."""
+    if cfg.data.source == "replay":
+        return open_replay(*find_replay(Path(cfg.data.path)), batch_size=cfg.batch_size, channels_last=True)
+    stacked = cfg.data.source == "random"
+    buffer = FrameReplayBuffer(
+        storage=LazyTensorStorage(2 * cfg.data.agent_steps, device="cpu"),  # an episode takes one more than its steps
+        num_frames=cfg.env.num_frames,
+        padding=padding(cfg.env),
+        channels_last=True,
+        stacked_input=stacked,
+        batch_size=cfg.batch_size,
+    )
+    if stacked:
+        play_at_random(cfg, buffer)
+        return buffer
+    read = {"atari_dqn": atari_dqn_episodes, "vd4rl": vd4rl_episodes}[cfg.data.source]
+    left = cfg.data.agent_steps
+    for episode in read(cfg.data.dataset, root=cfg.data.root):
+        buffer.extend(episode[:left])
+        left -= len(episode)
+        if left <= 0:
+            break
+    return buffer
+
+
+def play_at_random(cfg: PretrainConfig, buffer: FrameReplayBuffer) -> None:
+    env = make_env(cfg.env, training=True)
+    stream = EpisodeStream(env, seed=cfg.seed)
+    for _ in range(cfg.data.agent_steps):
+        buffer.add(stream.step(lambda observation: env.action_spec.rand()))
+
+
+def find_replay(path: Path) -> tuple[Path, str]:
+    """Returns the folder and the name of the newest saved replay of a run, or of a folder that ``dumps`` made."""
+    checkpoints = Checkpoints(path / "checkpoints")
+    saved = [one for one in checkpoints.list() if one.replay is not None] if path.is_dir() else []
+    found = [one for one in saved if (checkpoints.replay_directory / f"{one.replay}.json").is_file()]
+    return (checkpoints.replay_directory, str(found[-1].replay)) if found else (path, "latest")
+
+
+def make_encoder(cfg: PretrainConfig, buffer: FrameReplayBuffer) -> PixelEncoder | AtariEncoder:
+    """Makes the encoder for the observations of a buffer."""
+    channels, size = buffer.observations(1).shape[1:3]
+    if cfg.encoder.kind == "atari":
+        return AtariEncoder(channels, size, architecture=cfg.encoder.architecture)
+    if size < cfg.encoder.crop_size:
+        raise BadCommand(f"encoder.crop_size={cfg.encoder.crop_size}; the frames are {size}x{size}")
+    return PixelEncoder(
+        channels,
+        cfg.encoder.crop_size,
+        num_layers=cfg.encoder.num_layers,
+        num_filters=cfg.encoder.num_filters,
+        feature_dim=cfg.encoder.feature_dim,
+    )
+
+
+if __name__ == "__main__":
+    launch(main, config_name="pretrain", schema=PretrainConfig)

@@ -1,0 +1,76 @@
+"""Scores encoders in minutes: how much of the simulator's state a linear probe reads off their latents.
+
+    python recipes/probe.py encoders=FOLDER/encoder.pt env=cartpole-swingup env.image_size=60
+    python recipes/probe.py 'encoders=[a/encoder.pt,RUN_DIR]' env=Pong env.num_frames=4 env.image_size=84
+
+The probe is fitted on some episodes of random play, and scored on others. All encoders see the same frames. An encoder
+is a file of recipes/pretrain.py, or what a run has learned, by its run directory.
+"""
+
+from __future__ import annotations
+
+from recipes.early_answers import answer_early
+from recipes.schema import ProbeCommandConfig
+
+if __name__ == "__main__":  # before the imports that take seconds
+    answer_early(config_name="probe", schema=ProbeCommandConfig)
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from mcurl_torchrl import AtariEncoder, PixelEncoder, load_policy
+from mcurl_torchrl.modules import load_encoder
+from mcurl_torchrl.training import RunDirectory, collect_probe_data, probe_encoder
+from recipes.building import make_env
+from recipes.evaluate import import_recipe
+from recipes.launch import BadCommand, launch, pick_device
+
+
+def main(cfg: DictConfig) -> None:
+    score_all(cfg, Path(HydraConfig.get().runtime.output_dir))
+
+
+def score_all(cfg: DictConfig, folder: Path) -> None:
+    names = list(cfg.encoders) if OmegaConf.is_list(cfg.encoders) else [cfg.encoders]
+    try:
+        device = pick_device(cfg.device)
+        encoders = {name: open_encoder(Path(name)).to(device) for name in map(str, names)}
+    except (OSError, ValueError) as error:
+        raise BadCommand(f"encoders: {error}") from error
+    env = make_env(cfg.env, training=False)
+    channels, size = env.observation_spec["pixels"].shape[:2]
+    for name, encoder in encoders.items():
+        if encoder.in_channels != channels or encoder.image_size > size:
+            raise BadCommand(
+                f"{name} takes {encoder.in_channels} channels of {encoder.image_size}x{encoder.image_size}; the "
+                f"environment gives {channels} of {size}x{size}: set env.num_frames and env.image_size as in training"
+            )
+    data = collect_probe_data(env, episodes=cfg.probe.episodes, steps=cfg.probe.agent_steps, seed=cfg.seed)
+    scores = {
+        name: probe_encoder(encoder, data, held_out=cfg.probe.held_out, ridge=cfg.probe.ridge)
+        for name, encoder in encoders.items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "probe.json").write_text(json.dumps({name: asdict(score) for name, score in scores.items()}, indent=2))
+    for name, score in scores.items():
+        print(f"{name}: R2 {score.r2:.3f}, error {score.error:.3f}")
+    print(f"written to {folder}")
+
+
+def open_encoder(path: Path) -> PixelEncoder | AtariEncoder:
+    """Opens a file of an encoder, or takes the encoder out of what a run has learned."""
+    if not path.is_dir():
+        return load_encoder(path)
+    import_recipe(RunDirectory(path).read_manifest().get("recipe"))
+    found = [part for part in load_policy(path).modules() if isinstance(part, PixelEncoder | AtariEncoder)]
+    if not found:
+        raise ValueError(f"the policy of {path} has no encoder of images")
+    return found[0]
+
+
+if __name__ == "__main__":
+    launch(main, config_name="probe", schema=ProbeCommandConfig)
