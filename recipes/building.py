@@ -121,11 +121,16 @@ def make_storage(replay: ReplayConfig, directory: Path, *, ndim: int = 1) -> Laz
     return ReservedMemmapStorage(replay.capacity, scratch_dir=folder, ndim=ndim)
 
 
-def start_encoder(encoder: nn.Module, start: EncoderStartConfig) -> None:
+def start_encoder(encoder: nn.Module, start: EncoderStartConfig, *, objective: str) -> None:
     """Gives an encoder the weights of ``encoder.init``, if there is one; call it before any slow copy is made."""
+    if start.frozen and objective != "none":
+        raise ValueError(
+            f"encoder.frozen=true with objective={objective}: an auxiliary task has nothing to train then; choose "
+            "the algo without one, or encoder.frozen=false"
+        )
+    if start.frozen and start.init is None:
+        raise ValueError("encoder.frozen=true without encoder.init would freeze weights that nothing has trained")
     if start.init is None:
-        if start.frozen:
-            raise ValueError("encoder.frozen=true without encoder.init would freeze weights that nothing has trained")
         return
     try:
         start_encoder_from(start.init, encoder, frozen=bool(start.frozen))

@@ -98,7 +98,7 @@ def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
             architecture=ppo.architecture,
             hidden_dim=ppo.hidden_dim,
         )
-    start_encoder(policy.encoder, cfg.encoder)
+    start_encoder(policy.encoder, cfg.encoder, objective=cfg.objective.name)
     with section("ppo"):
         losses = LatentPPO(
             policy,

@@ -108,7 +108,7 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
             noisy=rainbow.noisy,
             dueling=rainbow.dueling,
         ).to(device)
-    start_encoder(policy.network.encoder, cfg.encoder)
+    start_encoder(policy.network.encoder, cfg.encoder, objective=cfg.objective.name)
     with section("rainbow"):
         made = losses[check_choice("loss", rainbow.loss, tuple(losses))]
         value = made(policy.network, gamma=rainbow.gamma, double=rainbow.double)

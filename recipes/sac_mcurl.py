@@ -94,7 +94,7 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
         hidden_dim=sac.hidden_dim,
         log_std_bounds=tuple(sac.log_std_bounds),
     )
-    start_encoder(policy.encoder, cfg.encoder)
+    start_encoder(policy.encoder, cfg.encoder, objective=cfg.objective.name)
     with section("sac"):
         losses = LatentSAC(
             policy.to(device),
