@@ -110,7 +110,7 @@ def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
             normalize_advantages=ppo.normalize_advantages,
         ).to(device)
         augmentation = shifts[check_choice("augmentation", ppo.augmentation, tuple(shifts))]
-    task = make_task(cfg.objective, losses.encoder, buffer, augmentation=augmentation)
+    task = make_task(cfg.objective, losses.encoder, buffer, augmentation=augmentation, action_spec=spec)
     if ppo.rollout_len < task.steps_before_sampling:
         raise ValueError(
             f"ppo.rollout_len={ppo.rollout_len}; it must be at least {task.steps_before_sampling} for this auxiliary "

@@ -1,6 +1,6 @@
 """Trains an encoder by any objective, without rewards; SAC, Rainbow and PPO can start from it.
 
-    python recipes/pretrain.py agent=sac_cpu env=walker-walk objective=mcurl
+    python recipes/pretrain.py agent=sac_cpu env=walker-walk algo=mcurl
     python recipes/pretrain.py agent=rainbow env=Pong data.source=replay data.path=RUN_DIR
     python recipes/sac_mcurl.py preset=cpu env=walker-walk encoder.init=FOLDER/encoder.pt encoder.frozen=true
 
@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
-from torchrl.data import LazyTensorStorage
+from torchrl.data import LazyTensorStorage, TensorSpec
 
 from mcurl_torchrl import AtariEncoder, AuxiliaryTask, FrameReplayBuffer, PixelEncoder, RandomCrop, RandomShift
 from mcurl_torchrl.agents import optimize
@@ -62,7 +62,7 @@ def pretrain(cfg: PretrainConfig, folder: Path) -> None:
     encoder = make_encoder(cfg, buffer).to(device)
     untrained = copy.deepcopy(encoder)
     augmentation = RandomCrop(cfg.encoder.crop_size) if cfg.encoder.kind == "pixel" else RandomShift()
-    task = make_task(cfg.objective, encoder, buffer, augmentation=augmentation)
+    task = make_task(cfg.objective, encoder, buffer, augmentation=augmentation, action_spec=action_spec(cfg))
     train(cfg, encoder, task, buffer, Table(folder / "metrics.csv"))
     print(f"written to {save_encoder(encoder, folder / 'encoder.pt')}")
     if cfg.probe.episodes:
@@ -122,6 +122,11 @@ def check(cfg: PretrainConfig) -> None:
         raise BadCommand(
             f"data.source={cfg.data.source} needs data.dataset, such as Pong/1 or main/walker_walk/random/64px"
         )
+
+
+def action_spec(cfg: PretrainConfig) -> TensorSpec:
+    """Returns the actions of ``env``, for objectives that see the actions; the data must have the same ones."""
+    return make_env(cfg.env, training=False).action_spec
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------

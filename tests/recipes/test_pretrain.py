@@ -83,12 +83,12 @@ def test_what_it_leaves_behind(of_sac: Path):
     }
 
 
-@pytest.mark.parametrize("objective", ["curl", "seq_curl", "sym_curl", "cpc"])
-def test_every_objective_trains_an_encoder(objective: str, tmp_path: Path):
-    more = ["objective.slice_len=6"] if objective != "curl" else []
-    file = run(tmp_path, "agent=rainbow", *CATCH[:2], f"objective={objective}", "probe.episodes=0", *more)
-    torch.manual_seed(0)
+@pytest.mark.parametrize("algo", ["curl", "seq_curl", "sym_curl", "cpc", "mlr", "mcurl_actions"])
+def test_every_objective_trains_an_encoder(algo: str, tmp_path: Path):
+    more = SLICES if algo != "curl" else []
+    file = run(tmp_path, "agent=rainbow", *CATCH[:2], f"algo={algo}", "probe.episodes=0", *more)
     assert load_encoder(file).settings["architecture"] == "data_efficient"
+    assert all(math.isfinite(row["loss_auxiliary"]) for row in tables.read(tmp_path / "metrics.csv"))
 
 
 def test_the_same_seed_gives_the_same_encoder(tmp_path: Path):
@@ -221,7 +221,7 @@ def test_encoders_that_do_not_fit(recipe: str, overrides: list[str], answers: li
 @pytest.mark.parametrize(
     ("overrides", "answer"),
     [
-        (["objective=none"], "nothing to learn"),
+        (["objective=none"], "nothing to learn without rewards"),
         (["data.source=replay"], "needs data.path"),
         (["data.source=vd4rl"], "needs data.dataset"),
         (["updates=0"], "updates=0"),
