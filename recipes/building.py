@@ -20,7 +20,7 @@ from torchrl.envs import EnvBase, RewardClipping, TransformedEnv
 
 from mcurl_torchrl import AuxiliaryTask, FrameReplayBuffer, make_atari_env, make_dmc_env, make_pixel_env
 from mcurl_torchrl.modules import start_encoder_from
-from recipes.schema import EncoderStartConfig, EnvConfig, ReplayConfig, check_env
+from recipes.schema import EncoderConfig, EncoderStartConfig, EnvConfig, ReplayConfig, check_env
 
 
 def make_env(env: EnvConfig, *, training: bool) -> EnvBase:
@@ -121,7 +121,7 @@ def make_storage(replay: ReplayConfig, directory: Path, *, ndim: int = 1) -> Laz
     return ReservedMemmapStorage(replay.capacity, scratch_dir=folder, ndim=ndim)
 
 
-def start_encoder(encoder: nn.Module, start: EncoderStartConfig, *, objective: str) -> None:
+def start_encoder(encoder: nn.Module, start: EncoderConfig | EncoderStartConfig, *, objective: str) -> None:
     """Gives an encoder the weights of ``encoder.init``, if there is one; call it before any slow copy is made."""
     if start.frozen and objective != "none":
         raise ValueError(

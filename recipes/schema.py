@@ -62,7 +62,9 @@ class EncoderStartConfig:
 
 
 @dataclass
-class EncoderConfig(EncoderStartConfig):
+class EncoderConfig:
+    init: str | None = None  # a file of recipes/pretrain.py to start from
+    frozen: bool | None = None  # whether its weights stay as they are; null: no
     crop_size: int = 84  # what the encoder sees of a frame, in pixels
     augmentation: str = choice("random_crop", "center_crop")  # of the frames in SAC's batches
     num_layers: int = 4  # of convolutions

@@ -106,10 +106,15 @@ def page() -> str:
         own = [replace(key, meaning=said_before.get(key.name, "")) for key in keys if key.type not in classes]
         name = recipe.removesuffix(TOP).lower()
         lines += ["", f"## Only `{name}`" if name else "## Every recipe", "", *table(own)]
-    groups_of_keys = {key.name: key.type for keys in recipes.values() for key in keys if key.type in classes}
-    for name, kind in groups_of_keys.items():
+    users: dict[tuple[str, str], list[str]] = {}  # of a group of keys: several recipes may have one of the same name
+    for recipe, keys in recipes.items():
+        for key in keys:
+            if key.type in classes:
+                users.setdefault((key.name, key.type), []).append(recipe.removesuffix(TOP).lower())
+    for (name, kind), of in users.items():
         said, keys = classes[kind]
-        lines += ["", f"## `{name}.`", "", said, "", *nested_table(name, keys, classes)]
+        whose = f" ({', '.join(of)})" if sum(name == other for other, _ in users) > 1 else ""
+        lines += ["", f"## `{name}.`{whose}", "", said, "", *nested_table(name, keys, classes)]
     return "\n".join([*lines, "", *objectives(), *groups(), ""])
 
 
