@@ -24,6 +24,9 @@ RUNS = "tests/recipes/test_sac_runs.py"
 RESUME = "tests/recipes/test_resume.py"
 RAINBOW = "tests/recipes/test_rainbow_update.py"
 RAINBOW_ORDER = "tests/recipes/test_rainbow_order.py"
+PPO = "tests/recipes/test_ppo_update.py"
+ROLLOUTS = "tests/training/test_rollouts.py"
+PROBE = "tests/training/test_probe.py"
 ACTIONS = "tests/objectives/test_action_contrastive_task.py"
 RECONSTRUCTION = "tests/objectives/test_masked_reconstruction_task.py"
 STATISTICS = "tests/reports/test_statistics.py"
@@ -853,6 +856,90 @@ MUTANTS = [
         "FEWEST_SEEDS = 3",
         "FEWEST_SEEDS = 2",
         f"{STATISTICS}::test_fewer_than_three_seeds_have_no_interval",
+    ),
+    Mutant(
+        "PPO takes the first observation of the next episode for an episode's last",
+        "objectives/latent_ppo.py",
+        'ends = steps["next", "done"].squeeze(-1).clone()',
+        'ends = torch.zeros_like(steps["next", "done"].squeeze(-1))',
+        PPO,
+    ),
+    Mutant(
+        "PPO's rollout ends without the value of what follows",
+        "objectives/latent_ppo.py",
+        "        ends[:, -1] = True\n",
+        "",
+        PPO,
+    ),
+    Mutant(
+        "PPO's clipping does not fall",
+        "agents/ppo.py",
+        "        self.losses.scale_clipping(scale)\n",
+        "",
+        PPO,
+    ),
+    Mutant(
+        "PPO learns from a rollout in the same order in each epoch",
+        "agents/ppo.py",
+        "            for chosen in torch.randperm(len(steps)).split(self.minibatch_size):",
+        "            for chosen in torch.arange(len(steps)).split(self.minibatch_size):",
+        PPO,
+    ),
+    Mutant(
+        "only the first rollout is stored for the auxiliary task",
+        "../recipes/ppo_mcurl.py",
+        "            buffer.extend(rollout)\n",
+        "            buffer.extend(rollout) if run.completed == 0 else None\n",
+        "tests/recipes/test_ppo_order.py",
+    ),
+    Mutant(
+        "environments side by side share their seeds",
+        "training/rollouts.py",
+        'derive_seed(seed, "environment", number)',
+        'derive_seed(seed, "environment", 0)',
+        ROLLOUTS,
+    ),
+    Mutant(
+        "after a failure the other environments go on in mid-episode",
+        "training/rollouts.py",
+        "                stream.leave()\n",
+        "                pass\n",
+        ROLLOUTS,
+    ),
+    Mutant(
+        "environments are not brought back to where they were",
+        "training/rollouts.py",
+        "            stream.load_state_dict(saved)\n",
+        "            pass\n",
+        ROLLOUTS,
+    ),
+    Mutant(
+        "a probe is scored on episodes that it was fitted to",
+        "training/probe.py",
+        "errors = (y[tested] - x[tested] @ weights).square().mean(0)",
+        "errors = (y - x @ weights).square().mean(0)",
+        PROBE,
+    ),
+    Mutant(
+        "a frozen encoder learns",
+        "modules/encoder_files.py",
+        "        encoder.requires_grad_(False)\n",
+        "        pass\n",
+        "tests/modules/test_encoder_files.py",
+    ),
+    Mutant(
+        "Rainbow's target network does not start from the pre-trained encoder",
+        "../recipes/rainbow_mcurl.py",
+        "    start_encoder(policy.network.encoder, cfg.encoder, objective=cfg.objective.name)\n",
+        "",
+        "tests/recipes/test_pretrain.py::test_all_copies_of_the_encoder_start_from_it",
+    ),
+    Mutant(
+        "the actions of V-D4RL are those before an observation",
+        "replay/datasets.py",
+        'episode["action"].float().roll(-1, 0)',
+        'episode["action"].float()',
+        "tests/replay/test_datasets.py",
     ),
     Mutant(
         "an interval leaves 5 % out on each side",
