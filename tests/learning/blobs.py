@@ -40,7 +40,7 @@ def train(loss: MaskedContrastiveLoss, num_updates: int, *, shuffle_time: bool =
     """Trains, and returns the accuracy on zeroed positions over the last tenth of the updates."""
     generator = torch.Generator().manual_seed(seed)
     mask = MaskObservations(MASK_RATIO, generator=generator)
-    optimizer = torch.optim.Adam([p for p in loss.parameters() if p.requires_grad], lr=LEARNING_RATE)
+    optimizer = torch.optim.Adam([p for p in loss.parameters() if p.requires_grad], lr=LEARNING_RATE, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, inverse_sqrt_warmup(WARMUP))
     target = SoftUpdate(loss, tau=TAU)
     accuracies = []
