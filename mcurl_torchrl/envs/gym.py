@@ -215,7 +215,7 @@ def _wrap_gymnasium(
             f"the environment takes actions of several parts, {env.action_space}; one Box or Discrete space is needed: "
             "put them into one Box with a gymnasium.ActionWrapper"
         )
-    if getattr(env.action_space, "start", 0) != 0:
+    if np.any(getattr(env.action_space, "start", 0)):
         raise ValueError(f"the actions of the environment are {env.action_space}; TorchRL counts them from 0")
     return _GymnasiumEnv(
         _OneImage(env, action_repeat, pixels_key, render), categorical_action_encoding=categorical_actions

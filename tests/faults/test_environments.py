@@ -103,6 +103,12 @@ def test_actions_of_several_parts_are_refused() -> None:
             make_pixel_env(Tiny(action_space=space))
 
 
+def test_buttons_that_are_not_counted_from_zero_are_refused() -> None:
+    """TorchRL ignores the start: the environment would get 0, and never 3."""
+    with pytest.raises(ValueError, match=r"Discrete\(3, start=1\); TorchRL counts them from 0"):
+        make_pixel_env(Tiny(action_space=spaces.Discrete(3, start=1)))
+
+
 def test_several_buttons_at_once_are_not_called_continuous() -> None:
     env = make_pixel_env(Tiny(action_space=spaces.MultiDiscrete([3, 2])), categorical_actions=True)
     for discrete in (True, False):
