@@ -380,7 +380,7 @@ MUTANTS = [
         "objectives/parameters.py",
         "            place[name] = own\n",
         "            pass\n",
-        "tests/objectives/test_encoding.py",
+        "tests/objectives/test_parameters.py",
     ),
     Mutant(
         "a row's history may be of another episode",

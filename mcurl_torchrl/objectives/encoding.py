@@ -7,10 +7,10 @@ from tensordict import TensorDictBase, TensorDictParams
 from torch import Tensor, nn
 
 from mcurl_torchrl.checks import require
-from mcurl_torchrl.objectives.parameters import call_with, replaced_params
+from mcurl_torchrl.objectives.parameters import call_with
 from mcurl_torchrl.objectives.target_loss import TargetLoss
 
-__all__ = ["EncodingLoss", "call_with", "replaced_params"]
+__all__ = ["EncodingLoss"]
 
 
 class EncodingLoss(TargetLoss):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mcurl_torchrl.objectives.encoding import call_with
+from mcurl_torchrl.objectives.parameters import call_with
 from tests.objectives.golden import (
     CONTEXT_NAMES,
     ENCODER_NAMES,

@@ -20,7 +20,7 @@ from mcurl_torchrl import (
     PixelEncoder,
     RandomCrop,
 )
-from mcurl_torchrl.objectives.encoding import call_with
+from mcurl_torchrl.objectives.parameters import call_with
 
 
 def make_encoder(**options) -> PixelEncoder:
