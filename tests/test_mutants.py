@@ -830,6 +830,20 @@ MUTANTS = [
         "tests/training/test_evaluation.py",
     ),
     Mutant(
+        "a band comes back on its lower side",
+        "reports/charts.py",
+        "place(x, high) for x, _, high in reversed(band)",
+        "place(x, high) for x, high, _ in reversed(band)",
+        "tests/reports/test_charts.py::test_a_band_goes_around",
+    ),
+    Mutant(
+        "the page of a run shows its first video",
+        "reports/run_page.py",
+        "videos[-1].read_bytes()",
+        "videos[0].read_bytes()",
+        "tests/reports/test_run_page.py::test_the_newest_video_is_inside",
+    ),
+    Mutant(
         "the IQM leaves out a quarter that is rounded up",
         "reports/statistics.py",
         "cut = int(_TRIMMED * count)",
