@@ -273,14 +273,14 @@ MUTANTS = [
     Mutant(
         "stale rows get priorities",
         "replay/buffer.py",
-        "current &= rows.scalars(STEP_KEY)[flat] == data.get(STEP_KEY).to(flat.device)",
-        "current = torch.ones_like(current)",
+        "return current & (rows.scalars(STEP_KEY)[flat] == batch.get(STEP_KEY).to(flat.device))",
+        "return torch.ones_like(current)",
         "tests/replay/test_priorities.py::test_update_from_a_batch_leaves_overwritten_rows_alone",
     ),
     Mutant(
         "slices have a lock of their own",
         "replay/slices.py",
-        "self._replay_lock = buffer._replay_lock",
+        "internals.share_lock(self, buffer)",
         "pass",
         "tests/replay/test_buffer.py::TestPrefetch::test_no_batch_is_corrupt",
     ),
@@ -294,7 +294,7 @@ MUTANTS = [
     Mutant(
         "an episode that was left is not noticed",
         "replay/writer.py",
-        'begins[0] |= (steps.frames[0] != state["next_frame"]).flatten(1).any(-1)',
+        "begins[0] |= differs if NEXT_UNKNOWN not in state else differs & ~state[NEXT_UNKNOWN]",
         "pass",
         BY_HAND,
     ),

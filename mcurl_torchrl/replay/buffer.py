@@ -334,13 +334,13 @@ class FrameReplayBuffer(FrameView):
                 action of the step after an episode's end and returns a first observation: this is no step. Give
                 ``valid=~done`` with the ``done`` of the step before. Defaults to all.
         """
-        fields = dict(
-            obs=obs, action=action, reward=reward, terminated=terminated, truncated=truncated, next_obs=next_obs
-        )
-        if data is None:
+        if data is None or obs is not None or action is not None or reward is not None:
+            fields = dict(
+                obs=obs, action=action, reward=reward, terminated=terminated, truncated=truncated, next_obs=next_obs
+            )
+            if data is not None:
+                raise TypeError(f"add takes a tensordict or a dictionary, or all of {list(fields)}; got both")
             data = steps_from_arrays(self._reader, self.storage.ndim - 1, fields)
-        elif any(value is not None for value in fields.values()):
-            raise TypeError(f"add takes a tensordict or a dictionary, or all of {list(fields)}; got both")
         steps = self._check_steps("add", data, ["environments"][: self.storage.ndim - 1])
         valid = None if valid is None else self._check_valid(valid, steps).unsqueeze(0)
         if len(self.transform) or valid is not None:
@@ -348,10 +348,10 @@ class FrameReplayBuffer(FrameView):
         return self._write(steps, one_step=True)
 
     def _check_steps(self, method: str, steps: Any, expected: list[str]) -> TensorDictBase:
-        if isinstance(steps, Mapping) and not isinstance(steps, TensorDictBase):
-            steps = steps_from_mapping(self._reader, len(expected), steps)
         if not isinstance(steps, TensorDictBase):
-            raise TypeError(f"{method} takes a tensordict or a dictionary; got {type(steps).__name__}")
+            if not isinstance(steps, Mapping):
+                raise TypeError(f"{method} takes a tensordict or a dictionary; got {type(steps).__name__}")
+            steps = steps_from_mapping(self._reader, len(expected), steps)
         if steps.ndim != len(expected):
             raise ValueError(
                 f"{method} takes steps of batch size [{', '.join(expected)}] for a storage of "

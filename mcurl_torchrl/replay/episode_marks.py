@@ -46,6 +46,10 @@ class EpisodeMarks:
         """
         if self.ends is not None or self.trajectories is not None:
             return self._given_windows(rows)
+        has_layout = all(map(rows.has, LAYOUT_KEYS))
+        if has_layout and self.traj_key is None and self.step_key is None and not self.end_keys:
+            trajectory, step = rows.scalars(TRAJECTORY_KEY), rows.scalars(STEP_KEY)
+            return EpisodeWindows(rows, trajectory=trajectory, step=step, unique_ids=True, has_unwritten=True)
         traj_key, step_key, end_keys = self._find_keys(rows)
         if self.fragmented:
             traj_key, step_key = (
@@ -53,14 +57,13 @@ class EpisodeMarks:
                 for key, options in ((traj_key, _TRAJ_KEYS), (step_key, _STEP_KEYS))
             )
             return self._ordered_windows(rows, traj_key, step_key)
-        own_layout = all(map(rows.has, LAYOUT_KEYS)) and traj_key == TRAJECTORY_KEY
+        own_layout = has_layout and traj_key == TRAJECTORY_KEY
         return EpisodeWindows(
             rows,
             trajectory=None if traj_key is None else rows.scalars(traj_key),
             step=None if step_key is None else rows.scalars(step_key),
             ends=[rows.scalars(key) for key in end_keys],
-            seam=None if own_layout and step_key else internals.oldest_time(rows.storage, rows.num_rows),
-            unique_ids=own_layout and step_key == STEP_KEY and not end_keys,
+            seam=internals.oldest_time(rows.storage, rows.num_rows),
             has_unwritten=own_layout,
         )
 
@@ -70,8 +73,6 @@ class EpisodeMarks:
         # A given trajectory key, and end keys of which none is stored, may be left out: TorchRL looks for others then.
         lost = self.traj_key is not None and not rows.has(self.traj_key)
         lost |= self.traj_key is None and bool(self.end_keys) and not any(map(rows.has, self.end_keys))
-        if not given and all(map(rows.has, LAYOUT_KEYS)):
-            return TRAJECTORY_KEY, STEP_KEY, ()
         if given and not lost:
             # One end key must be there; of several, those that are stored are used.
             ends = [key for key in self.end_keys if rows.has(key)] if len(self.end_keys) > 1 else self.end_keys

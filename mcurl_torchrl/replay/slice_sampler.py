@@ -161,13 +161,15 @@ class EpisodeSliceSampler(WindowSampler):
             raise RuntimeError(self._explain_empty(windows, slice_len))
         lengths = None if self._is_uniform else self.lengths(windows, starts, slice_len)
         flat, kept = self._rows_of(windows, starts, slice_len, lengths)
-        first, last = _edges(num_slices, slice_len, lengths, flat.device)
         if kept is not None and self.pad_output:
             info[_MASK_KEY] = kept.flatten()
         elif kept is not None:
-            flat, first, last = flat[kept.flatten()], first[kept], last[kept]
+            flat = flat[kept.flatten()]
             info = {key: value[kept.flatten()] for key, value in info.items()}
-        info |= self._flags(rows, flat if flat.ndim == 1 else flat[:, -1], first.flatten(), last.flatten())
+        if self.truncated_key is not None or self.init_key is not None:
+            edges = _edges(num_slices, slice_len, lengths, flat.device)
+            first, last = (edge.flatten() if kept is None or self.pad_output else edge[kept] for edge in edges)
+            info |= self._flags(rows, flat if flat.ndim == 1 else flat[:, -1], first, last)
         return rows.to_index(flat), info
 
     def shape(self, batch_size: int) -> tuple[int, int]:
@@ -246,6 +248,8 @@ class EpisodeSliceSampler(WindowSampler):
 
     def _overhangs(self, slice_len: int) -> tuple[int, int]:
         """Returns how many rows of a slice may lie before its episode and behind it."""
+        if self._is_uniform:
+            return 0, 0
         overhangs = [(slice_len - 1 if part else 0) if isinstance(part, bool) else int(part) for part in self.span]
         if not all(0 <= overhang < slice_len for overhang in overhangs):
             raise ValueError(f"span={self.span}; each part must be below slice_len={slice_len}")
@@ -267,7 +271,8 @@ class EpisodeSliceSampler(WindowSampler):
 
         Slices of fewer rows, which ``lengths`` tells, are filled up with their last row.
         """
-        positions = windows.expand(starts % len(windows.rows), slice_len, self.num_frames - 1)
+        starts = starts if lengths is None else starts % len(windows.rows)
+        positions = windows.expand(starts, slice_len, self.num_frames - 1)
         if self.num_frames > 1:
             positions = positions.unfold(1, self.num_frames, 1)
         if lengths is None:

@@ -85,9 +85,10 @@ class FrameView(TensorDictReplayBuffer):
     # rows and a reward n rows, and only the keys that were asked for are read. The locks and the order are TorchRL's.
     @pin_memory_output
     def _sample(self, batch_size: int) -> tuple[TensorDictBase, dict[str, Any]]:
+        storage = self.storage
         with internals.locked(self):
-            index, info = self.sampler.draw(self.storage, batch_size)
-            rows = Rows(self.storage)
+            index, info = self.sampler.draw(storage, batch_size)
+            rows = Rows(storage)
             flat = rows.from_index(index)
             data = self._read(rows, flat)
         info["index"] = rows.to_index(flat if flat.ndim == 1 else flat[:, -1])

@@ -26,13 +26,8 @@ class FrameWindows(EpisodeWindows):
 
     def __init__(self, rows: Rows, *, num_frames: int = 1) -> None:
         self.num_frames = num_frames
-        super().__init__(
-            rows,
-            trajectory=rows.scalars(TRAJECTORY_KEY),
-            step=rows.scalars(STEP_KEY),
-            unique_ids=True,
-            has_unwritten=True,
-        )
+        self.trajectory, self.step = rows.scalars(TRAJECTORY_KEY), rows.scalars(STEP_KEY)
+        super().__init__(rows, trajectory=self.trajectory, step=self.step, unique_ids=True, has_unwritten=True)
 
     def slices_at(self, starts: Tensor, slice_len: int) -> tuple[Tensor, Tensor]:
         """Lists the rows of the slices that begin at flat rows, filled up behind an episode's end with its last row.
@@ -71,9 +66,8 @@ class FrameTransitions:
         self.rows = rows
         self.num_frames = num_frames
         self.n_step = n_step
-        self._trajectory = rows.scalars(TRAJECTORY_KEY)
-        self._step = rows.scalars(STEP_KEY)
         self.windows = FrameWindows(rows, num_frames=num_frames)
+        self._trajectory, self._step = self.windows.trajectory, self.windows.step
         self._final = rows.scalars(FINAL_KEY)
 
     def steps_ahead(self, anchors: Tensor) -> Tensor:
