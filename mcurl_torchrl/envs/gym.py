@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
 from collections.abc import Mapping
@@ -228,9 +229,11 @@ def _make_registered(name: str, render: bool, env_kwargs: Mapping[str, Any], fil
     drawn = {"render_mode": "rgb_array"}
     try:
         env = gymnasium.make(name, **(drawn if render else {}) | dict(env_kwargs))
+        # Its modes are known once it is made. Not every environment that has the mode takes the keyword.
         if film and env.render_mode is None and "rgb_array" in env.metadata.get("render_modes", ()):
-            env.close()  # its modes are known once it is made
-            env = gymnasium.make(name, **drawn | dict(env_kwargs))
+            with contextlib.suppress(TypeError):
+                env, silent = gymnasium.make(name, **drawn | dict(env_kwargs)), env
+                silent.close()
         return env
     except TypeError as error:
         if not env_kwargs:

@@ -90,9 +90,11 @@ def test_atari_screens_are_those_of_a_coloured_console(frame_skip: int) -> None:
 @pytest.fixture
 def registered():
     gymnasium.register("mcurl/Drawn-v0", Tiny)
-    gymnasium.register("mcurl/Silent-v0", lambda: _Silent())
+    gymnasium.register("mcurl/Silent-v0", _Silent)
+    gymnasium.register("mcurl/Stubborn-v0", lambda: Tiny())  # has the mode, does not take the keyword
     yield
-    del gymnasium.registry["mcurl/Drawn-v0"], gymnasium.registry["mcurl/Silent-v0"]
+    for name in ("Drawn", "Silent", "Stubborn"):
+        del gymnasium.registry[f"mcurl/{name}-v0"]
 
 
 class _Silent(Tiny):
@@ -105,10 +107,11 @@ def test_gymnasium_environments_draw_what_they_can() -> None:
     drawn.reset()
     assert drawn.rendered_screen().shape == (12, 12, 3)
     assert drawn.agent_steps_per_second == 0.5  # it says render_fps=1
-    for env in (make_pixel_env("mcurl/Drawn-v0"), make_pixel_env("mcurl/Silent-v0", film=True)):
+    stubborn, silent = (make_pixel_env(f"mcurl/{name}-v0", film=True) for name in ("Stubborn", "Silent"))
+    for env in (make_pixel_env("mcurl/Drawn-v0"), stubborn, silent):
         env.reset()
         assert env.rendered_screen() is None
-    assert env.agent_steps_per_second is None
+    assert silent.agent_steps_per_second is None
     both = make_pixel_env("mcurl/Drawn-v0", render=True, image_size=8)  # the agent sees the drawing, made small
     both.reset()
     renders = both.base_env._env.env.unwrapped.renders
