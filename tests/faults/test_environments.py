@@ -180,6 +180,5 @@ def test_what_was_declared_is_said_where_a_run_ends(tmp_path: Path) -> None:
     try:
         with pytest.raises(SystemExit, match="the observation is declared uint8, but the environment returned float64"):
             train(tmp_path, "env=gym", "env.id=mcurl/Lies-v0", *SMALL)
-        assert not list(RunDirectory(tmp_path).checkpoints.glob("*"))
     finally:
         del gymnasium.registry["mcurl/Lies-v0"]
