@@ -49,6 +49,7 @@ class ContrastiveLoss(EncodingLoss):
         >>> pixels = torch.randint(256, (6, 9, 32, 32), dtype=torch.uint8)
         >>> out = loss(TensorDict({"mcurl": {"query_pixels": pixels, "key_pixels": pixels}}, [6]))
         >>> out["loss_contrastive"].backward()
+        >>> loss.update_target(0.05)  # after each optimizer step
     """
 
     @dataclass
