@@ -125,6 +125,18 @@ def test_links_out_of_docs_lead_to_copies(site: Path) -> None:
                 assert (page.parent / target).is_file(), f"{page.relative_to(site)}: {target}"
 
 
+def test_pages_that_did_not_change_stay_untouched(tmp_path: Path) -> None:
+    pages.assemble(tmp_path)
+    (tmp_path / "left_over.md").touch()
+    (tmp_path / "replay.md").write_text("changed", encoding="utf-8")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.md")}
+    pages.assemble(tmp_path)
+    assert not (tmp_path / "left_over.md").exists()
+    assert (tmp_path / "replay.md").read_text(encoding="utf-8") != "changed"
+    written = {path.name for path in tmp_path.rglob("*.md") if path.stat().st_mtime_ns != before[path]}
+    assert written == {"replay.md"}
+
+
 def test_code_keeps_what_looks_like_a_link() -> None:
     text = "[a](b.md) `[a](b.md)`\n```\n[a](b.md)\n```\n"
     assert pages.move_links(text, "benchmarks/results/x/README.md").split("\n") == [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
@@ -27,27 +26,29 @@ GENERATED: dict[str, Callable[[], str]] = {
 
 
 def assemble(folder: Path) -> None:
-    """Fills the folder with all pages and what they show."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Fills the folder with all pages and what they show; what has not changed stays untouched, for a server."""
     waiting = [path.relative_to(REPO).as_posix() for path in sorted((REPO / "docs").rglob("*")) if path.is_file()]
     waiting += results.files()
-    done = set()
+    made: dict[str, bytes] = {}
     while waiting:
         source = waiting.pop()
-        if source in done or not (REPO / source).is_file():
+        if place(source) in made or not (REPO / source).is_file():
             continue
-        done.add(source)
-        target = folder / place(source)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        content = (REPO / source).read_bytes()
         if source.endswith(".md"):
-            text = (REPO / source).read_text(encoding="utf-8")
-            target.write_text(move_links(text, source), encoding="utf-8")
+            text = content.decode("utf-8")
+            content = move_links(text, source).encode("utf-8")
             waiting += linked_files(text, source)
-        else:
-            shutil.copy(REPO / source, target)
-    for name, page in GENERATED.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(page(), encoding="utf-8")
+        made[place(source)] = content
+    made |= {name: page().encode("utf-8") for name, page in GENERATED.items()}
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        if path.relative_to(folder).as_posix() not in made:
+            path.unlink()
+    for name, content in made.items():
+        target = folder / name
+        if not target.is_file() or target.read_bytes() != content:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
 
 
 def place(source: str) -> str:
