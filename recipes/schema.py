@@ -255,10 +255,10 @@ class PretrainDataConfig:
 
 @dataclass
 class ProbeConfig:
-    episodes: int = 8  # of random play; 0: no probe
+    episodes: int = 32  # of random play; 0: no probe
     agent_steps: int = 100  # at most, of each
     held_out: float = 0.25  # the part of the episodes that is scored
-    ridge: float = 1e-3
+    ridge: float = 1e-2  # the weight of the squared coefficients
 
 
 @dataclass

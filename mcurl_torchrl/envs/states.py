@@ -15,8 +15,9 @@ __all__ = ["simulator_state"]
 def simulator_state(env: EnvBase) -> Tensor:
     """Returns the state of the simulator at the present step, float64 ``[D]``.
 
-    DMControl: all positions and velocities. Atari: the 128 bytes of the console's memory. Gymnasium: the attribute
-    ``state`` of the environment inside all wrappers, which classic control has; one of your own may have it, too.
+    DMControl: what the task observes without pixels, such as positions, sines and cosines of angles, and velocities.
+    Atari: the 128 bytes of the console's memory. Gymnasium: the attribute ``state`` of the environment inside all
+    wrappers, which classic control has; one of your own may have it, too.
 
     Args:
         env (EnvBase): from :func:`~mcurl_torchrl.make_dmc_env`, :func:`~mcurl_torchrl.make_atari_env` or
@@ -29,8 +30,8 @@ def simulator_state(env: EnvBase) -> Tensor:
         >>> from mcurl_torchrl.envs import make_dmc_env, simulator_state
         >>> env = make_dmc_env("cartpole-swingup", image_size=32)  # doctest: +SKIP
         >>> _ = env.reset()  # doctest: +SKIP
-        >>> simulator_state(env).shape  # of cart and pole, two positions and two velocities  # doctest: +SKIP
-        torch.Size([4])
+        >>> simulator_state(env).shape  # the cart's place, the pole's angle, two velocities  # doctest: +SKIP
+        torch.Size([5])
     """
     base: Any = env
     while isinstance(getattr(base, "base_env", None), EnvBase) and base.base_env is not base:
@@ -39,7 +40,8 @@ def simulator_state(env: EnvBase) -> Tensor:
         return torch.from_numpy(np.asarray(base.ram, np.float64))
     simulator = getattr(base, "_env", None)
     if (physics := getattr(simulator, "physics", None)) is not None:
-        return torch.from_numpy(np.array(physics.get_state(), np.float64))
+        observed = simulator.task.get_observation(physics)
+        return torch.from_numpy(np.concatenate([np.ravel(part) for part in observed.values()]).astype(np.float64))
     state = getattr(getattr(simulator, "unwrapped", None), "state", None)
     if state is None:
         raise ValueError(

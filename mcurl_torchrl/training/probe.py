@@ -78,7 +78,7 @@ def collect_probe_data(
 
 
 def linear_probe(
-    latents: Tensor, states: Tensor, episodes: Tensor, *, held_out: float = 0.25, ridge: float = 1e-3
+    latents: Tensor, states: Tensor, episodes: Tensor, *, held_out: float = 0.25, ridge: float = 1e-2
 ) -> ProbeScore:
     """Fits a ridge regression from latents to states on the first episodes, and scores it on the last ones.
 
@@ -93,7 +93,7 @@ def linear_probe(
 
     Keyword Args:
         held_out (float): the part of the episodes to score on, at least one. Defaults to 0.25.
-        ridge (float): the weight of the squared coefficients, per row. Defaults to 1e-3.
+        ridge (float): the weight of the squared coefficients, per row. Defaults to 1e-2.
 
     Raises:
         ValueError: on shapes that do not fit, with fewer than two episodes, and if no state moves.
@@ -140,7 +140,7 @@ def _standardized(values: Tensor, fitted: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def probe_encoder(
-    encoder: nn.Module, data: ProbeData, *, held_out: float = 0.25, ridge: float = 1e-3, batch_size: int = 256
+    encoder: nn.Module, data: ProbeData, *, held_out: float = 0.25, ridge: float = 1e-2, batch_size: int = 256
 ) -> ProbeScore:
     """Scores an encoder by a :func:`linear_probe` on its latents; larger images are cropped at their centre.
 
@@ -150,7 +150,7 @@ def probe_encoder(
 
     Keyword Args:
         held_out (float): as in :func:`linear_probe`. Defaults to 0.25.
-        ridge (float): as in :func:`linear_probe`. Defaults to 1e-3.
+        ridge (float): as in :func:`linear_probe`. Defaults to 1e-2.
         batch_size (int): observations to encode at a time. Defaults to 256.
     """
     device = next(encoder.parameters()).device

@@ -71,7 +71,7 @@ def test_what_it_leaves_behind(of_sac: Path):
     assert [row["update"] for row in rows] == [5, 10]
     assert all(math.isfinite(row["loss_auxiliary"]) and 0 <= row["contrastive_accuracy"] <= 1 for row in rows)
     scores = json.loads((folder / "probe.json").read_text())
-    assert set(scores) == {"trained", "untrained"} and len(scores["trained"]["r2_of"]) == 4
+    assert set(scores) == {"trained", "untrained"} and len(scores["trained"]["r2_of"]) == 5
     assert scores["trained"]["r2"] != scores["untrained"]["r2"]
     encoder = load_encoder(of_sac)
     assert encoder.settings == {
