@@ -28,9 +28,9 @@ def simulator_state(env: EnvBase) -> Tensor:
 
     Examples:
         >>> from mcurl_torchrl.envs import make_dmc_env, simulator_state
-        >>> env = make_dmc_env("cartpole-swingup", image_size=32)  # doctest: +SKIP
-        >>> _ = env.reset()  # doctest: +SKIP
-        >>> simulator_state(env).shape  # the cart's place, the pole's angle, two velocities  # doctest: +SKIP
+        >>> env = make_dmc_env("cartpole-swingup", image_size=32)
+        >>> _ = env.reset()
+        >>> simulator_state(env).shape  # the cart's place, the pole's angle, two velocities
         torch.Size([5])
     """
     base: Any = env
@@ -38,7 +38,7 @@ def simulator_state(env: EnvBase) -> Tensor:
         base = base.base_env
     if hasattr(base, "ram"):
         return torch.from_numpy(np.asarray(base.ram, np.float64))
-    simulator = getattr(base, "_env", None)
+    simulator: Any = getattr(base, "_env", None)
     if (physics := getattr(simulator, "physics", None)) is not None:
         observed = simulator.task.get_observation(physics)
         return torch.from_numpy(np.concatenate([np.ravel(part) for part in observed.values()]).astype(np.float64))

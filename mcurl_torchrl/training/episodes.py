@@ -47,9 +47,9 @@ class EpisodeStream:
 
     Examples:
         >>> import torch
-        >>> from torchrl.envs import GymEnv  # doctest: +SKIP
-        >>> stream = EpisodeStream(GymEnv("Pendulum-v1"), seed=1, observation_key="observation")  # doctest: +SKIP
-        >>> step = stream.step(lambda observation: torch.zeros(1))  # doctest: +SKIP
+        >>> from torchrl.envs import GymEnv
+        >>> stream = EpisodeStream(GymEnv("Pendulum-v1"), seed=1, observation_key="observation")
+        >>> step = stream.step(lambda observation: torch.zeros(1))
     """
 
     def __init__(self, env: EnvBase, *, seed: int, observation_key: str = "pixels") -> None:

@@ -15,7 +15,6 @@ from gymnasium import spaces
 from torchrl.envs import GymWrapper
 
 from mcurl_torchrl import make_pixel_env
-from mcurl_torchrl.training import RunDirectory
 from recipes.building import check_actions, make_env
 from tests.envs.tiny import Tiny
 from tests.recipes.running import SMALL, settings, train
