@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from recipes import launch
 from recipes.schema import SACRecipeConfig
 from tests.faults.stopping import RUN, TRAINING, never, press, resumed, saved, stopped
 from tests.recipes.running import RECIPES, results, train
+from tests.warm_start import run_python
 
 CONF = launch.config_folder("sac_mcurl")
 
@@ -86,10 +86,9 @@ def test_auto_needs_a_directory():
 def test_a_sweep_started_again_continues(tmp_path: Path):
     sweep = ["-m", *RUN, "env.id=tests.recipes.faulty_envs:Pressing-v0", "seed=1,2", "resume=auto"]
     place = [f"hydra.sweep.dir={tmp_path}", "hydra.sweep.subdir=seed${seed}"]
-    command = [sys.executable, str(RECIPES / "sac_mcurl.py"), *sweep, *place]
     for sent, code in (("SIGTERM", 143), ("SIGURG", 0)):
         environment = os.environ | {"PYTHONPATH": str(RECIPES.parent), "OMP_NUM_THREADS": "1", "PRESS": sent}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        done = run_python(RECIPES / "sac_mcurl.py", *sweep, *place, cwd=tmp_path, environment=environment)
         assert done.returncode == code, done.stderr
     assert [json.loads(file.read_text())["finished"] for file in tmp_path.rglob("result.json")] == [True, True]
     manifests = [json.loads(file.read_text()) for file in sorted(tmp_path.rglob("manifest.json"))]
