@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -20,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mcurl_torchrl.checks import check_count, check_number
+from mcurl_torchrl.reports import write_run_page
 from mcurl_torchrl.training import (
     Checkpoints,
     EnvironmentFailed,
@@ -262,6 +264,7 @@ def open_run(
         device=device,
         resume=resume,
         when_restored=when_restored,
+        when_evaluated=functools.partial(write_run_page, directory.path),
         trackers=trackers,
         stop=stop,
         progress=cfg.logging.progress,

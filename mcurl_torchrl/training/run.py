@@ -65,6 +65,7 @@ class TrainingRun:
         device (torch.device, optional): the device to train on; for the loop to read. Defaults to the CPU.
         resume (bool): whether to continue from the last checkpoint. Defaults to False.
         when_restored (callable, optional): called once that checkpoint is restored.
+        when_evaluated (callable, optional): called after each evaluation, when its results are written.
         trackers (Trackers, optional): TensorBoard and other services that get the metrics.
         stop (StopRequested, optional): the flag that stop signals set.
         progress (bool, optional): as in :class:`~mcurl_torchrl.training.Progress`. Defaults to None.
@@ -79,6 +80,7 @@ class TrainingRun:
         device: torch.device | None = None,
         resume: bool = False,
         when_restored: Callable[[], None] | None = None,
+        when_evaluated: Callable[[], object] | None = None,
         trackers: Trackers | None = None,
         stop: StopRequested | None = None,
         progress: bool | None = None,
@@ -90,6 +92,7 @@ class TrainingRun:
         self.device = torch.device("cpu") if device is None else device
         self.resume = resume
         self.when_restored = when_restored
+        self.when_evaluated = when_evaluated
         self.trackers = Trackers([]) if trackers is None else trackers
         self.stop = StopRequested() if stop is None else stop
         self.hint_when_slow = hint_when_slow
@@ -382,6 +385,9 @@ class TrainingRun:
             with self._or_warn(f"no video {path}"):
                 write_video(path, evaluation.film(), fps=self.plan.fps or evaluation.steps_per_second or 30)
                 self.trackers.log_video("evaluation", path, env_steps)
+        if self.when_evaluated is not None:
+            with self._or_warn(f"not all was written after the evaluation of agent step {step}"):
+                self.when_evaluated()
 
     def _write_result(self, points: list[tuple[int, list[float]]]) -> None:
         means = [(env_steps, sum(returns) / len(returns)) for env_steps, returns in points]

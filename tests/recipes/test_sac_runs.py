@@ -45,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 def test_a_run_directory_explains_itself(run: RunDirectory):
     there = {path.name for path in run.path.iterdir()}
-    expected = {"config.yaml", "manifest.json", "metrics.csv", "eval.csv", "result.json", "curve.png"}
+    expected = {"config.yaml", "manifest.json", "metrics.csv", "eval.csv", "result.json", "curve.png", "run.html"}
     assert expected | {"videos", "checkpoints", "tensorboard"} <= there
     manifest = run.read_manifest()
     assert manifest["overrides"] == ["preset=smoke"] and manifest["versions"]["torchrl"]
