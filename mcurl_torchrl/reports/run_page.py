@@ -95,8 +95,8 @@ def _summary(folder: Path, result: dict[str, Any], manifest: dict[str, Any]) -> 
         rows.append(
             ["return", f"{fmean(returns):,.1f} ({min(returns):,.1f} to {max(returns):,.1f}, {len(returns)} episodes)"]
         )
-        best = max(evaluations, key=lambda point: fmean(point[1]))
-        rows.append(["best evaluation", f"{fmean(best[1]):,.1f} at {best[0]:,}"])
+    if "best_return" in result:
+        rows.append(["best evaluation", f"{result['best_return']:,.1f} at {result['best_env_steps']:,}"])
     git = manifest.get("git") or {}
     changed = ", with changes that are in no commit" if git.get("dirty") else ""
     rows += [["command", f"`{manifest['command']}`"]] if "command" in manifest else []

@@ -66,6 +66,16 @@ def test_a_run_that_has_just_begun_has_a_page(tmp_path: Path) -> None:
     assert "loss_value" not in page
 
 
+def test_the_best_evaluation_is_that_of_the_result(tmp_path: Path) -> None:
+    """The evaluation before training is never the best, as in result.json."""
+    for step, total in ((0, 9.0), (100, 5.0)):
+        row = {"step": step, "env_steps": step, "episode": 0, "return": total, "length": 9}
+        Table(tmp_path / "eval.csv").append(row)
+    (tmp_path / "result.json").write_text(json.dumps({"best_return": 5.0, "best_env_steps": 100}), encoding="utf-8")
+    page = write_run_page(tmp_path).read_text(encoding="utf-8")
+    assert "5.0 at 100" in page and "9.0 at 0" not in page
+
+
 def test_settings_cannot_become_markup(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("title: <b>bold</b>\n", encoding="utf-8")
     (tmp_path / "result.json").write_text(json.dumps({"name": "<i>", "finished": True}), encoding="utf-8")
