@@ -94,12 +94,11 @@ class PPOAgent(Agent):
         self.lr = lr
         self.optimizers: dict[str, Optimizer] = {"ppo": Adam(losses.parameters(), lr=lr, eps=adam_eps, fused=True)}
         self.schedules: dict[str, LRScheduler] = {}
-        if not isinstance(self.task, NoTask):
-            encoder = {"params": list(losses.encoder.parameters())}
-            groups = [encoder, *self.task.param_groups(auxiliary_lr)]
-            self.optimizers["auxiliary"] = Adam(groups, lr=auxiliary_lr, fused=True)
-            if (schedule := self.task.make_schedule(self.optimizers["auxiliary"])) is not None:
-                self.schedules["auxiliary"] = schedule
+        encoder = {"params": list(losses.encoder.parameters())}
+        groups = [encoder, *self.task.param_groups(auxiliary_lr)]
+        self.optimizers["auxiliary"] = Adam(groups, lr=auxiliary_lr, fused=True)
+        if (schedule := self.task.make_schedule(self.optimizers["auxiliary"])) is not None:
+            self.schedules["auxiliary"] = schedule
 
     # -- acting --------------------------------------------------------------------------------------------------------
 
@@ -148,7 +147,7 @@ class PPOAgent(Agent):
             metrics["gradient_norm_encoder_clipped"] = gradient_norm(self.losses.encoder.parameters())
             metrics |= {"latent_spread": latent_spread(latents), "latent_rank": effective_rank(latents)}
         metrics |= dict(self.task(views).items())
-        if "auxiliary" in self.optimizers:
+        if metrics["loss_auxiliary"].requires_grad:  # else there is no task
             optimize(metrics["loss_auxiliary"], self.optimizers["auxiliary"])
             for schedule in self.schedules.values():
                 schedule.step()
