@@ -107,6 +107,7 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
             sigma_init=rainbow.sigma_init,
             noisy=rainbow.noisy,
             dueling=rainbow.dueling,
+            rescale=rainbow.rescale,
         ).to(device)
     start_encoder(policy.network.encoder, cfg.encoder, objective=cfg.objective.name)
     with section("rainbow"):

@@ -103,6 +103,7 @@ class RainbowConfig:
     augmentation: str = choice("shift", "none")  # of the auxiliary task's views; shift: CURL's
     loss: str = choice("categorical", "expected")  # C51; TorchRL's DQNLoss, on expected values
     architecture: str = choice("data_efficient", "nature")  # of the encoder
+    rescale: bool = False  # whether its features are rescaled to the range from 0 to 1, observation by observation
     hidden_dim: int = 256  # of the head
     num_atoms: int = 51  # of the distribution of values
     value_bounds: tuple[float, float] = (-10.0, 10.0)  # the lowest and the highest atom

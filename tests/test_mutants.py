@@ -29,6 +29,7 @@ ROLLOUTS = "tests/training/test_rollouts.py"
 PROBE = "tests/training/test_probe.py"
 ACTIONS = "tests/objectives/test_action_contrastive_task.py"
 RECONSTRUCTION = "tests/objectives/test_masked_reconstruction_task.py"
+PREDICTION = "tests/objectives/test_self_prediction_task.py"
 STATISTICS = "tests/reports/test_statistics.py"
 FAULTS_STOPPING = "tests/faults/test_stopping.py"
 FAULTS_DISK = "tests/faults/test_disk_and_records.py"
@@ -143,6 +144,34 @@ MUTANTS = [
         "is_step[-1] |= ~truncated[-1]",
         "is_step |= True",
         "tests/replay/test_collector.py::test_without_next_observations",
+    ),
+    Mutant(
+        "SPR's model sees the wrong action",
+        "objectives/self_prediction_task.py",
+        "action[:, step]",
+        "action[:, step - 1]",
+        PREDICTION,
+    ),
+    Mutant(
+        "SPR predicts beyond the end of an episode",
+        "objectives/self_prediction_task.py",
+        "torch.where(valid, normalized_distance(predicted, targets), 0.0)",
+        "normalized_distance(predicted, targets)",
+        PREDICTION,
+    ),
+    Mutant(
+        "SPR forgets the importance weights",
+        "objectives/self_prediction_task.py",
+        '(views["weight"] * distance.mean(1)).mean()',
+        "distance.mean(1).mean()",
+        PREDICTION,
+    ),
+    Mutant(
+        "SPR's targets stand still",
+        "objectives/self_prediction_task.py",
+        "self.target_encoder.step()",
+        "pass",
+        PREDICTION,
     ),
     Mutant(
         "cubes last too long",

@@ -13,12 +13,14 @@ from mcurl_torchrl.modules.ppo_policy import PPOPolicy
 from mcurl_torchrl.modules.projections import CurlProjection, LinearProjection, ProjectedEncoder, project_encoder
 from mcurl_torchrl.modules.rainbow import RainbowNetwork, RainbowPolicy
 from mcurl_torchrl.modules.reconstruction import ReconstructionTransformer
+from mcurl_torchrl.modules.transition import ConvTransition
 
 __all__ = [
     "ActionContext",
     "ActionEmbedding",
     "AtariEncoder",
     "ContextTransformer",
+    "ConvTransition",
     "CurlProjection",
     "DuelingHead",
     "GaussianHead",

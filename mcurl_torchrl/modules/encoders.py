@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,13 +11,26 @@ from torch import Tensor, nn
 from mcurl_torchrl.checks import check_choice, check_count
 from mcurl_torchrl.modules.projections import LinearProjection
 
-__all__ = ["AtariEncoder", "PixelEncoder", "StateEncoder"]
+__all__ = ["AtariEncoder", "PixelEncoder", "StateEncoder", "rescale_latents"]
 
 # Output channels, kernel size and stride of each convolution.
 _ATARI_CONVS = {
     "data_efficient": ((32, 5, 5), (64, 5, 5)),
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
 }
+
+
+def rescale_latents(latents: Tensor) -> Tensor:
+    """Rescales each vector of latents ``[*, d]`` to the range from 0 to 1, as SPR does (latents all alike become 0).
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.modules.encoders import rescale_latents
+        >>> rescale_latents(torch.tensor([[2.0, 4.0, 3.0], [5.0, 5.0, 5.0]])).tolist()
+        [[0.0, 1.0, 0.5], [0.0, 0.0, 0.0]]
+    """
+    low, high = latents.min(-1, keepdim=True).values, latents.max(-1, keepdim=True).values
+    return (latents - low) / (high - low).clamp(min=torch.finfo(latents.dtype).tiny)
 
 
 class _ConvEncoder(nn.Module):
@@ -28,6 +42,7 @@ class _ConvEncoder(nn.Module):
 
     Attributes:
         settings (dict): the arguments that build the same encoder, as JSON.
+        feature_shape (tuple of int): the features' shape before they are flattened.
     """
 
     settings: dict[str, Any]
@@ -48,7 +63,8 @@ class _ConvEncoder(nn.Module):
         side = image_size
         for conv in convs:
             side = (side - conv.kernel_size[0]) // conv.stride[0] + 1
-        self.num_features = convs[-1].out_channels * side * side
+        self.feature_shape = (convs[-1].out_channels, side, side)
+        self.num_features = math.prod(self.feature_shape)
         # Convolutions are fastest in this memory layout, on a CPU and on a GPU; the values do not depend on it.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -181,6 +197,8 @@ class AtariEncoder(_ConvEncoder):
         architecture (str): ``"data_efficient"`` or ``"nature"``. Defaults to ``"data_efficient"``.
         feature_dim (int, optional): adds a :class:`~mcurl_torchrl.modules.LinearProjection` to this number of features.
             Defaults to None: the raw features are the latent.
+        rescale (bool): whether the features of each observation are rescaled to the range from 0 to 1, as SPR
+            (https://arxiv.org/abs/2007.05929) has it. Defaults to False.
 
     Raises:
         ValueError: on an unknown architecture, and on images that are too small for it.
@@ -202,6 +220,7 @@ class AtariEncoder(_ConvEncoder):
         *,
         architecture: str = "data_efficient",
         feature_dim: int | None = None,
+        rescale: bool = False,
     ) -> None:
         channels = check_count("in_channels", in_channels)
         check_choice("architecture", architecture, tuple(_ATARI_CONVS))
@@ -215,12 +234,19 @@ class AtariEncoder(_ConvEncoder):
             "image_size": image_size,
             "architecture": architecture,
             "feature_dim": feature_dim,
+            "rescale": rescale,
         }
+        self.rescale = rescale
         self.projection: nn.Module = nn.Identity()
         self.feature_dim = self.num_features
         if feature_dim is not None:
             self.projection = LinearProjection(self.num_features, feature_dim)
             self.feature_dim = feature_dim
+
+    def features(self, pixels: Tensor) -> Tensor:
+        """Runs the convolutions: pixels ``[*, C, H, W]`` to features ``[*, num_features]``."""
+        features = super().features(pixels)
+        return rescale_latents(features) if self.rescale else features
 
     def project(self, features: Tensor) -> Tensor:
         """Turns features ``[*, num_features]`` into latents ``[*, feature_dim]``."""

@@ -109,6 +109,8 @@ class RainbowPolicy(Policy):
         noisy (bool): whether the head's layers are noisy. If False, :meth:`reset_noise` does nothing, and only
             ``epsilon`` explores. Defaults to True.
         dueling (bool): whether the head has a value and an advantage branch; False gives one branch. Defaults to True.
+        rescale (bool): whether features are rescaled to the range from 0 to 1, as in
+            :class:`~mcurl_torchrl.AtariEncoder`. Defaults to False.
 
     Attributes:
         settings (dict): the arguments with which ``RainbowPolicy(**settings)`` builds the same network, as JSON.
@@ -137,6 +139,7 @@ class RainbowPolicy(Policy):
         sigma_init: float = 0.1,
         noisy: bool = True,
         dueling: bool = True,
+        rescale: bool = False,
     ) -> None:
         super().__init__()
         head_settings: dict[str, Any] = {
@@ -151,11 +154,12 @@ class RainbowPolicy(Policy):
             "num_actions": num_actions,
             "architecture": architecture,
             "value_bounds": list(value_bounds),
+            "rescale": rescale,
             **head_settings,
         }
         if len(observation_shape) != 3 or observation_shape[1] != observation_shape[2]:
             raise ValueError(f"observation_shape={list(observation_shape)}; it must be [C, H, W] with H = W")
-        encoder = AtariEncoder(observation_shape[0], observation_shape[1], architecture=architecture)
+        encoder = AtariEncoder(observation_shape[0], observation_shape[1], architecture=architecture, rescale=rescale)
         head = DuelingHead(encoder.num_features, num_actions, **head_settings)
         self.network = RainbowNetwork(encoder, head, value_bounds=value_bounds)
 

@@ -29,7 +29,7 @@ from mcurl_torchrl.transforms import (
 
 __all__ = ["MaskedReconstructionTask"]
 
-_PROJECTIONS = ("mlp", "head")
+_PROJECTORS = ("mlp", "head")
 
 
 class MaskedReconstructionTask(AuxiliaryTask):
@@ -49,7 +49,7 @@ class MaskedReconstructionTask(AuxiliaryTask):
         augmentation (callable, optional): images to images, drawn anew for each view. Defaults to None.
         target_encoder (nn.Module, optional): encodes the targets, and belongs to another object, which moves it.
             Defaults to None: the task has a slow copy of its own.
-        head (DuelingHead, optional): for ``projection="head"``. Defaults to None.
+        head (DuelingHead, optional): for ``projector="head"``. Defaults to None.
         tau (float): how far :meth:`update_targets` moves the task's own slow copies. Defaults to 0.05.
         num_slices, slice_len (int): of an update. Default to 128 and 16.
         mask_ratio (float), patch_size, block_len (int): as in :class:`~mcurl_torchrl.transforms.MaskCubes`. Default to
@@ -57,14 +57,14 @@ class MaskedReconstructionTask(AuxiliaryTask):
         intensity_scale (float): of :class:`~mcurl_torchrl.transforms.RandomIntensity`, after the augmentation; 0 leaves
             it out. Defaults to 0.05.
         num_layers, num_heads (int): as in :class:`~mcurl_torchrl.modules.ReconstructionTransformer`. Default to 2, 1.
-        projection (str): ``"mlp"``, two layers each for projection and predictor, as the released code has it with SAC,
+        projector (str): ``"mlp"``, two layers each for projection and predictor, as the released code has it with SAC,
             or ``"head"``, the first layers of the agent's head and one linear layer, as it has it with Rainbow.
             Defaults to ``"mlp"``.
         hidden_dim (int): of ``"mlp"``. Defaults to 100.
         coeff, warmup_updates, warmup_initial_scale, lr_scale: as in :class:`~mcurl_torchrl.AuxiliaryTask`.
 
     Raises:
-        ValueError: on numbers out of range, and on ``projection="head"`` without a head.
+        ValueError: on numbers out of range, and on ``projector="head"`` without a head.
 
     Examples:
         >>> from torchrl.data import Bounded, LazyTensorStorage
@@ -98,7 +98,7 @@ class MaskedReconstructionTask(AuxiliaryTask):
         intensity_scale: float = 0.05,
         num_layers: int = 2,
         num_heads: int = 1,
-        projection: str = "mlp",
+        projector: str = "mlp",
         hidden_dim: int = 100,
         coeff: float = 1.0,
         warmup_updates: int | None = None,
@@ -118,11 +118,11 @@ class MaskedReconstructionTask(AuxiliaryTask):
         self.action_key = buffer.action_key
         embedding = ActionEmbedding(action_spec, size)
         self.context = ReconstructionTransformer(embedding, size, num_layers=num_layers, num_heads=num_heads)
-        if check_choice("projection", projection, _PROJECTIONS) == "mlp":
+        if check_choice("projector", projector, _PROJECTORS) == "mlp":
             self.projection = _two_layers(size, hidden_dim)
             self.predictor = _two_layers(size, hidden_dim)
         elif head is None:
-            raise ValueError("projection='head' needs the agent's head, which SAC does not have; use projection='mlp'")
+            raise ValueError("projector='head' needs the agent's head, which SAC does not have; use projector='mlp'")
         else:
             self.projection = HeadProjection(head)
             self.predictor = nn.Linear(head.hidden_dim, head.hidden_dim)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.data import Categorical, LazyTensorStorage
 
@@ -21,7 +21,8 @@ ACTIONS = Categorical(SIZE)
 class ColumnEncoder(nn.Module):
     """A linear map of the columns' brightness: seconds, not minutes, until its latents tell frames apart."""
 
-    feature_dim = 24
+    feature_dim = num_features = 24
+    feature_shape = (24, 1, 1)
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,6 +32,8 @@ class ColumnEncoder(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         brightness = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
         return self.linear(brightness.mean((-3, -2)))
+
+    features = forward
 
 
 def make_buffer(*, true_actions: bool, num_episodes: int = 200) -> FrameReplayBuffer:
@@ -49,25 +52,36 @@ def make_buffer(*, true_actions: bool, num_episodes: int = 200) -> FrameReplayBu
     return buffer
 
 
+def all_columns() -> Tensor:
+    """Makes the twelve different frames, ``[12, 1, SIZE, SIZE]``."""
+    return (255 * torch.eye(SIZE, dtype=torch.uint8)).view(SIZE, 1, 1, SIZE).expand(-1, 1, SIZE, -1)
+
+
+def share_recognised(predictions: Tensor, prototypes: Tensor, frames: Tensor) -> float:
+    """Tells how often a prediction ``[*, d]`` points to the prototype ``[12, d]`` of the column that frames show."""
+    units = [nn.functional.normalize(vectors, dim=-1) for vectors in (predictions, prototypes)]
+    shown = frames[..., 0, 0, :].float().argmax(-1)
+    return ((units[0] @ units[1].T).argmax(-1) == shown).float().mean().item()
+
+
 def train(
     make_task: Callable[[nn.Module, FrameReplayBuffer], AuxiliaryTask],
-    metric: str,
     *,
     true_actions: bool,
     num_updates: int,
     lr: float = 1e-2,
-) -> float:
-    """Trains a task, and returns a metric's mean over the last tenth of the updates."""
+) -> tuple[AuxiliaryTask, TensorDictBase, list[TensorDictBase]]:
+    """Trains a task; returns it with data that it was not trained on, and what each update returned."""
     torch.manual_seed(0)
     buffer, encoder = make_buffer(true_actions=true_actions), ColumnEncoder()
     task = make_task(encoder, buffer)
     optimizer = torch.optim.Adam([*encoder.parameters(), *task.own_parameters()], lr=lr)
-    values = []
+    outs = []
     for _ in range(num_updates):
         out = task(task.sample(buffer.sample()))
         optimizer.zero_grad()
         out["loss_auxiliary"].backward()
         optimizer.step()
         task.update_targets()
-        values.append(out[metric].detach())
-    return torch.stack(values[-num_updates // 10 :]).mean().item()
+        outs.append(out.detach())
+    return task.eval(), task.sample(buffer.sample()), outs

@@ -184,7 +184,7 @@ def test_with_a_shared_target_encoder_only_the_projection_is_moved() -> None:
 
 def test_rainbows_head_is_the_projection_and_stays_the_agents() -> None:
     head = DuelingHead(8, 4, hidden_dim=5)
-    task = make_task(discrete=True, head=head, projection="head")
+    task = make_task(discrete=True, head=head, projector="head")
     assert task.predictor.in_features == task.predictor.out_features == 10
     own = set(task.own_parameters())
     assert own.isdisjoint(head.parameters()) and set(task.predictor.parameters()) <= own
@@ -207,8 +207,8 @@ def test_the_heads_hidden_layers_are_free_of_noise() -> None:
 @pytest.mark.parametrize(
     ("options", "answer"),
     [
-        ({"projection": "head"}, "projection='head' needs the agent's head"),
-        ({"projection": "linear"}, "projection='linear'; choose one of"),
+        ({"projector": "head"}, "projector='head' needs the agent's head"),
+        ({"projector": "linear"}, "projector='linear'; choose one of"),
         ({"mask_ratio": 1.5}, "mask_ratio=1.5; it must be at least 0 and at most 1"),
         ({"num_heads": 3}, "num_heads=3 does not divide feature_dim=8"),
         ({"lr_scale": 0.0}, "lr_scale=0.0; it must be above 0"),

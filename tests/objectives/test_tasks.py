@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 from tensordict import TensorDict
-from torchrl.data import Bounded, LazyTensorStorage
+from torchrl.data import Bounded, Categorical, LazyTensorStorage
 
 from mcurl_torchrl import (
     AuxiliaryTask,
@@ -20,7 +20,7 @@ from mcurl_torchrl import (
     PixelEncoder,
     RandomCrop,
 )
-from mcurl_torchrl.modules import MomentumCopy
+from mcurl_torchrl.modules import DuelingHead, MomentumCopy
 from mcurl_torchrl.objectives import NoTask
 from recipes.building import wanted
 
@@ -37,7 +37,12 @@ def options_of(name: str) -> dict:
     return listed
 
 
-def make_buffer() -> FrameReplayBuffer:
+def class_of(name: str) -> type:
+    module, _, made = options_of(name)["task"].rpartition(".")
+    return getattr(importlib.import_module(module), made)
+
+
+def make_buffer(*, discrete: bool = False) -> FrameReplayBuffer:
     crop = RandomCrop(20, in_keys=["pixels", ("next", "pixels")])
     buffer = FrameReplayBuffer(
         storage=LazyTensorStorage(200), num_frames=2, stacked_input=False, batch_size=8, transform=crop
@@ -47,7 +52,8 @@ def make_buffer() -> FrameReplayBuffer:
         last = torch.arange(30)[:, None] == 29
         outcome = {"pixels": frames[1:], "reward": torch.rand(30, 1), "truncated": last}
         outcome["terminated"] = torch.zeros_like(last)
-        buffer.extend(TensorDict({"pixels": frames[:-1], "action": torch.rand(30, 2), "next": outcome}, [30]))
+        action = torch.randint(3, (30,)) if discrete else torch.rand(30, 2)
+        buffer.extend(TensorDict({"pixels": frames[:-1], "action": action, "next": outcome}, [30]))
     return buffer
 
 
@@ -55,13 +61,33 @@ def make_encoder() -> PixelEncoder:
     return PixelEncoder(2, 20, num_layers=2, num_filters=4, feature_dim=8)
 
 
+class Convolutions(PixelEncoder):
+    """An encoder without a projection, like Rainbow's."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 20, num_layers=2, num_filters=4, feature_dim=8)
+        self.linear, self.norm = torch.nn.Identity(), torch.nn.Identity()
+        self.feature_dim = self.num_features
+
+
+def make_parts(name: str) -> tuple[FrameReplayBuffer, PixelEncoder]:
+    """A buffer and an encoder as the task's agent has them: tasks that need a head learn beside Rainbow."""
+    needs_head = "head" in inspect.signature(class_of(name)).parameters and name != "mlr"
+    return make_buffer(discrete=needs_head), Convolutions() if needs_head else make_encoder()
+
+
 def make(name: str, encoder: PixelEncoder, buffer: FrameReplayBuffer, **given) -> AuxiliaryTask:
     options = options_of(name)
     assert options.pop("name") == name
-    module, _, made = options.pop("task").rpartition(".")
+    options.pop("task")
     options |= {key: value for key, value in SMALL.items() if key in options}
-    kind = getattr(importlib.import_module(module), made)
-    offered = {"augmentation": RandomCrop(20), "action_spec": Bounded(-1, 1, shape=(2,)), **given}
+    kind, discrete = class_of(name), isinstance(encoder, Convolutions)
+    offered = {
+        "augmentation": RandomCrop(20),
+        "action_spec": Categorical(3) if discrete else Bounded(-1, 1, shape=(2,)),
+        "head": DuelingHead(encoder.num_features, 3, hidden_dim=5) if discrete else None,
+        **given,
+    }
     return kind(encoder, buffer, **wanted(kind, options, offered, name), **options)
 
 
@@ -72,8 +98,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def test_a_file_lists_every_keyword_of_its_class(name: str):
     options = options_of(name)
-    module, _, made = options["task"].rpartition(".")
-    parameters = inspect.signature(getattr(importlib.import_module(module), made)).parameters
+    parameters = inspect.signature(class_of(name)).parameters
     accepted = {key for key, value in parameters.items() if value.kind == value.KEYWORD_ONLY}
     assert set(options) - {"name", "task"} <= accepted
     if name in ("mcurl", "none"):  # the others share a class, and leave out the keywords that mean nothing to them
@@ -81,7 +106,7 @@ def test_a_file_lists_every_keyword_of_its_class(name: str):
 
 
 def test_a_task_has_a_loss_and_metrics(name: str):
-    buffer, encoder = make_buffer(), make_encoder()
+    buffer, encoder = make_parts(name)
     task = make(name, encoder, buffer)
     out = task(task.sample(buffer.sample()))
     losses = [key for key in list(out.keys()) if key.startswith("loss_")]
@@ -91,7 +116,7 @@ def test_a_task_has_a_loss_and_metrics(name: str):
 
 
 def test_gradients_reach_the_encoder_and_all_of_the_tasks_own_parameters(name: str):
-    buffer, encoder = make_buffer(), make_encoder()
+    buffer, encoder = make_parts(name)
     task = make(name, encoder, buffer)
     loss = task.loss(buffer.sample())
     if isinstance(task, NoTask):
@@ -106,18 +131,18 @@ def test_gradients_reach_the_encoder_and_all_of_the_tasks_own_parameters(name: s
 
 def test_the_coefficient_scales_the_loss(name: str):
     if name == "none":
-        assert make(name, make_encoder(), make_buffer()).loss() == 0
+        assert make(name, *make_parts(name)[::-1]).loss() == 0
         return
-    buffer, encoder = make_buffer(), make_encoder()
+    buffer, encoder = make_parts(name)
     task = make(name, encoder, buffer)
     views = task.sample(buffer.sample())
     once = task(views.clone())["loss_auxiliary"]
-    task.coeff = 0.25
+    task.coeff *= 0.25
     torch.testing.assert_close(task(views)["loss_auxiliary"], 0.25 * once)
 
 
 def test_slow_copies_move_towards_the_encoder_and_take_no_gradients(name: str):
-    buffer, encoder = make_buffer(), make_encoder()
+    buffer, encoder = make_parts(name)
     task = make(name, encoder, buffer)
     trained = set(task.own_parameters()) | set(encoder.parameters())
 
@@ -141,7 +166,7 @@ def test_slow_copies_move_towards_the_encoder_and_take_no_gradients(name: str):
 
 
 def test_with_a_target_encoder_the_agent_moves_it(name: str):
-    buffer, encoder = make_buffer(), make_encoder()
+    buffer, encoder = make_parts(name)
     target = MomentumCopy(encoder, tau=0.05)
     task = make(name, encoder, buffer, target_encoder=target)
     before = [value.clone() for value in target.parameters()]
@@ -164,10 +189,10 @@ def test_a_saved_task_continues(name: str):
         task.update_targets()
         return loss.detach()
 
-    buffer, encoder = make_buffer(), make_encoder()
+    buffer, encoder = make_parts(name)
     task = make(name, encoder, buffer)
     train(task, encoder, buffer, 1)
-    other_encoder = make_encoder()
+    other_encoder = make_parts(name)[1]
     other = make(name, other_encoder, buffer) if name != "curl" else task
     other_encoder.load_state_dict(encoder.state_dict())
     if other is not task:

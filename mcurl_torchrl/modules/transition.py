@@ -1,0 +1,59 @@
+"""ConvTransition: predicts the features of the next observation from those of this one and the action."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.modules.encoders import rescale_latents
+
+__all__ = ["ConvTransition"]
+
+
+class ConvTransition(nn.Module):
+    """Predicts the next features of convolutions, from the features and a discrete action (SPR).
+
+    The action is a one-hot vector, which becomes planes of zeros and ones beside the features. A 3x3 convolution, ReLU,
+    BatchNorm, a 3x3 convolution, ReLU; the result is rescaled to the range from 0 to 1. See
+    https://arxiv.org/abs/2007.05929.
+
+    Args:
+        feature_shape (sequence of int): ``[C, H, W]``, the features before they are flattened, such as
+            ``encoder.feature_shape``.
+        num_actions (int): the number of actions.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl import AtariEncoder
+        >>> from mcurl_torchrl.modules import ConvTransition
+        >>> encoder = AtariEncoder(architecture="nature")
+        >>> model = ConvTransition(encoder.feature_shape, 6)
+        >>> model(torch.rand(32, encoder.num_features), torch.randint(6, (32,))).shape
+        torch.Size([32, 3136])
+    """
+
+    def __init__(self, feature_shape: Sequence[int], num_actions: int) -> None:
+        super().__init__()
+        self.feature_shape = tuple(feature_shape)
+        self.num_features = math.prod(self.feature_shape)
+        self.num_actions = check_count("num_actions", num_actions)
+        channels = self.feature_shape[0]
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels + num_actions, channels, 3, padding=1),
+            nn.ReLU(),
+            nn.BatchNorm2d(channels),
+            nn.Conv2d(channels, channels, 3, padding=1),
+            nn.ReLU(),
+        )
+
+    def forward(self, features: Tensor, action: Tensor) -> Tensor:
+        """Turns features ``[B, num_features]`` and actions ``[B]`` into the next features ``[B, num_features]``."""
+        maps = features.view(-1, *self.feature_shape)
+        planes = F.one_hot(action.view(-1).long(), self.num_actions)[..., None, None].to(maps.dtype)
+        maps = self.layers(torch.cat([maps, planes.expand(-1, -1, *self.feature_shape[1:])], dim=1))
+        return rescale_latents(maps.flatten(1))

@@ -1,0 +1,154 @@
+"""SelfPredictionTask: self-predictive representations (SPR) as one object beside RL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+from torchrl.data import Categorical, TensorSpec
+
+from mcurl_torchrl.checks import check_count, require
+from mcurl_torchrl.modules import ConvTransition, DuelingHead, HeadProjection, MomentumCopy
+from mcurl_torchrl.modules.encoders import rescale_latents
+from mcurl_torchrl.objectives.auxiliary_task import AuxiliaryTask
+from mcurl_torchrl.objectives.functional import normalized_distance
+from mcurl_torchrl.replay import FrameReplayBuffer
+from mcurl_torchrl.replay.windows import STEP_KEY, TRAJECTORY_KEY
+from mcurl_torchrl.transforms import RandomIntensity, augment_with_intensity
+
+__all__ = ["SelfPredictionTask"]
+
+
+class SelfPredictionTask(AuxiliaryTask):
+    """Predicts the latents of the next observations, step by step, from the actions (SPR).
+
+    It starts at the observations of RL's own batch. A convolutional model predicts the features of the next K
+    observations, one from the other; the prediction, projected by the first layers of the agent's head and by a linear
+    layer, has to point where the projected features of the true observation point. Observations after the end of an
+    episode do not count, and each sequence has the importance weight of its transition. See
+    https://arxiv.org/abs/2007.05929. Metric: ``prediction_similarity``, the mean cosine where observations count.
+
+    Args:
+        encoder (nn.Module): an encoder with ``features()``, ``num_features`` and ``feature_shape``, like
+            :class:`~mcurl_torchrl.AtariEncoder`.
+        buffer (FrameReplayBuffer): the replay buffer of the RL agent; actions are read under its ``action_key``.
+
+    Keyword Args:
+        action_spec (TensorSpec): ``env.action_spec``: a :class:`~torchrl.data.Categorical`.
+        head (DuelingHead): the agent's head on the encoder's features; its first layers are the projection.
+        augmentation (callable, optional): images to images, a draw for each observation and view. Defaults to None.
+        steps_ahead (int): K. Defaults to 5.
+        intensity_scale (float): of :class:`~mcurl_torchrl.transforms.RandomIntensity`, after the augmentation; 0 leaves
+            it out. Defaults to 0.05.
+        target_tau (float): how far :meth:`update_targets` moves the slow copies of encoder and head. Defaults to 1:
+            they are the networks themselves, which goes with an augmentation; without, SPR has 0.01.
+        coeff (float): the weight of the loss. Defaults to 5.
+
+    Raises:
+        ValueError: on numbers out of range, and on actions of another kind.
+
+    Examples:
+        >>> from torchrl.data import Categorical, LazyTensorStorage
+        >>> from mcurl_torchrl import FrameReplayBuffer
+        >>> from mcurl_torchrl.modules import RainbowPolicy
+        >>> from mcurl_torchrl.objectives.self_prediction_task import SelfPredictionTask
+        >>> buffer = FrameReplayBuffer(storage=LazyTensorStorage(1000), num_frames=4, batch_size=32)
+        >>> network = RainbowPolicy([4, 84, 84], 6, architecture="nature", rescale=True).network
+        >>> task = SelfPredictionTask(network.encoder, buffer, action_spec=Categorical(6), head=network.head)
+        >>> # in the training loop: batch = buffer.sample(); loss = rl_loss + task.loss(batch)
+    """
+
+    shown = ("prediction_similarity",)
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        buffer: FrameReplayBuffer,
+        *,
+        action_spec: TensorSpec,
+        head: DuelingHead,
+        augmentation: Callable[[Tensor], Tensor] | None = None,
+        steps_ahead: int = 5,
+        intensity_scale: float = 0.05,
+        target_tau: float = 1.0,
+        coeff: float = 5.0,
+    ) -> None:
+        super().__init__(encoder, coeff=coeff, shared=[head])
+        if not isinstance(action_spec, Categorical):
+            raise ValueError(f"action_spec={action_spec}; SPR's model takes discrete actions, a Categorical")
+        self.encoder = encoder
+        self.steps_ahead = check_count("steps_ahead", steps_ahead)
+        self.transition = ConvTransition(encoder.feature_shape, int(action_spec.space.n))  # type: ignore[arg-type]
+        self.projection = HeadProjection(head)
+        self.predictor = nn.Linear(head.hidden_dim, head.hidden_dim)
+        self.to(self.device)
+        self.target_encoder = MomentumCopy(encoder, tau=target_tau)
+        self.target_projection = MomentumCopy(self.projection, tau=target_tau)
+        self._augment = partial(augment_with_intensity, augmentation, RandomIntensity(intensity_scale))
+        self._buffer = buffer
+
+    def sample(self, batch: TensorDictBase | None = None) -> TensorDictBase:
+        """Reads what follows the observations of RL's batch ``[B]``.
+
+        Returns:
+            A batch ``[B]`` with ``pixels``, the first observations; ``following``, the K after each; the ``action``
+            before each of these; ``valid``, whether it is of the same episode; and ``weight``.
+        """
+        if batch is None:
+            raise ValueError("SPR starts at the observations that RL learns from: task.loss(buffer.sample())")
+        read = self._read_after(batch).to(self.device)
+        pixels, action = read[self._buffer.pixels_key], read[self._buffer.action_key]
+        weight = batch.get("priority_weight", None)
+        weight = torch.ones(len(pixels), device=self.device) if weight is None else weight.to(self.device).view(-1)
+        return TensorDict(
+            {
+                "pixels": self._augment(pixels[:, 0]),
+                "following": self._augment(pixels[:, 1:]),
+                "action": action[:, :-1],
+                "valid": read["collector", "mask"][:, 1:],
+                "weight": weight,
+            },
+            batch_size=[len(pixels)],
+        )
+
+    def _read_after(self, batch: TensorDictBase) -> TensorDictBase:
+        """Reads the observations of a batch ``[B]`` and the K after each, ``[B, K + 1]``."""
+        for key in ("index", TRAJECTORY_KEY, STEP_KEY):
+            require(batch, key, self)
+        keys = [self._buffer.pixels_key, self._buffer.action_key]
+        rows = batch.select("index", TRAJECTORY_KEY, STEP_KEY).to(self._buffer.storage.device)
+        read = self._buffer.slices_at(rows, slice_len=self.steps_ahead + 1, keys=keys)
+        return read.reshape(len(batch), self.steps_ahead + 1)
+
+    def forward(self, views: TensorDictBase) -> TensorDictBase:
+        """Returns ``loss_auxiliary`` and ``prediction_similarity`` of a batch ``[B]``."""
+        action, valid = views["action"], views["valid"]
+        latents, predictions = self._latents(self.encoder, views["pixels"]), []
+        for step in range(self.steps_ahead):
+            latents = self.transition(latents, action[:, step])
+            predictions.append(latents)
+        predicted = self.predictor(self.projection(torch.stack(predictions, dim=1)))
+        with torch.no_grad():
+            targets = self.target_projection(self._latents(self.target_encoder.copy, views["following"]))
+        distance = torch.where(valid, normalized_distance(predicted, targets), 0.0)
+        loss = (views["weight"] * distance.mean(1)).mean()
+        counted = valid.sum().clamp(min=1)
+        return TensorDict(
+            {
+                "loss_auxiliary": self.coeff * loss,
+                "prediction_similarity": 1 - distance.detach().sum() / counted / 2,
+            }
+        )
+
+    @staticmethod
+    def _latents(encoder: nn.Module, pixels: Tensor) -> Tensor:
+        # An encoder that rescales its features returns what this leaves as it is.
+        return rescale_latents(encoder.features(pixels))  # type: ignore[operator]
+
+    def update_targets(self) -> None:
+        """Moves the slow copies of the encoder and the projection."""
+        self.target_encoder.step()
+        self.target_projection.step()

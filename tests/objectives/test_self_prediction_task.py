@@ -1,0 +1,212 @@
+"""SelfPredictionTask against what SPR's released code computes, and what it reads from the replay.
+
+``tests/data/self_prediction.npz`` holds one small batch: 44x44 observations ``[K + 1, B]`` = [4, 4] of two frames, 3
+convolutions of 3, 4 and 4 filters, three actions, a noisy head of 5 hidden units, all parameters random, two episodes
+that end; the loss (times 5) and the gradients that the released code (``SPRCategoricalDQN.loss``) computes for it. The
+file comes from the released code, not from this package: it is never refreshed from here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+from torchrl.data import Bounded, Categorical, LazyTensorStorage
+
+from mcurl_torchrl import AtariEncoder, FrameReplayBuffer, PrioritizedTransitionSampler
+from mcurl_torchrl.modules import DuelingHead
+from mcurl_torchrl.modules.encoders import _ConvEncoder, rescale_latents
+from mcurl_torchrl.objectives.self_prediction_task import SelfPredictionTask
+from tests.objectives.test_golden import assert_golden
+
+FILE = Path(__file__).parents[1] / "data" / "self_prediction.npz"
+HEAD = {"value.0": "value.1", "advantage.0": "advantage_hidden.1"}
+LAYERS = {"0": "0.net.0", "2": "2", "3": "3.net.0"}
+
+
+class SmallEncoder(_ConvEncoder):
+    """The convolutions of the golden batch."""
+
+    def __init__(self) -> None:
+        sizes = ((2, 3, 8, 4), (3, 4, 4, 2), (4, 4, 3, 1))
+        super().__init__([nn.Conv2d(a, b, kernel, stride=stride) for a, b, kernel, stride in sizes], 2, 44)
+
+
+def golden_name(name: str) -> str | None:
+    """Turns our name of a parameter into the released code's; None where it has no part in the loss."""
+    part, _, rest = name.partition(".")
+    if part == "encoder":
+        return rest.replace("convs", "conv.conv")
+    if part == "target_encoder":
+        return rest.replace("copy.convs", "target_encoder.conv")
+    if part == "predictor":
+        return f"global_final_classifier.0.{rest}"
+    if part == "transition":
+        _, number, kind = rest.split(".")
+        return f"dynamics_model.network.{LAYERS[number]}.{kind}"
+    prefix = {"projection": "head", "target_projection": "global_target_classifier.head"}[part]
+    layer, _, kind = rest.removeprefix("copy.").removeprefix("head.").rpartition(".")
+    return f"{prefix}.{HEAD[layer]}.{kind}" if layer in HEAD and kind.endswith("_mu") else None
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, Tensor]:
+    with np.load(FILE, allow_pickle=False) as file:
+        return {name: torch.from_numpy(np.asarray(file[name])) for name in file.files}
+
+
+def make_golden_task(golden: dict[str, Tensor]) -> SelfPredictionTask:
+    buffer = FrameReplayBuffer(storage=LazyTensorStorage(10), num_frames=2)
+    encoder, head = SmallEncoder(), DuelingHead(16, 3, num_atoms=3, hidden_dim=5)
+    task = SelfPredictionTask(encoder, buffer, action_spec=Categorical(3), head=head, steps_ahead=3)
+    loaded = set()
+    with torch.no_grad():
+        for name, parameter in task.named_parameters():
+            if (key := golden_name(name)) is not None:
+                parameter.copy_(golden[f"param/{key}"])
+                loaded.add(f"param/{key}")
+    assert loaded == {name for name in golden if name.startswith("param/")}
+    return task
+
+
+def golden_views(golden: dict[str, Tensor]) -> TensorDict:
+    pixels = golden["obs"].transpose(0, 1)
+    views = {"pixels": pixels[:, 0], "following": pixels[:, 1:], "action": golden["action"].transpose(0, 1)}
+    return TensorDict({**views, "valid": golden["nonterminal"].transpose(0, 1), "weight": golden["weight"]}, [4])
+
+
+def test_loss_and_every_gradient_equal_the_released_code(golden: dict[str, Tensor]) -> None:
+    assert 0 < golden["nonterminal"].sum() < golden["nonterminal"].numel()
+    task = make_golden_task(golden)
+    loss = task(golden_views(golden))["loss_auxiliary"]
+    assert_golden(loss, golden["loss"])
+    loss.backward()
+    compared = set()
+    for name, parameter in task.named_parameters():
+        key = golden_name(name)
+        if key is None or name.startswith("target"):
+            assert parameter.grad is None, name
+            continue
+        assert_golden(parameter.grad, golden[f"grad/{key}"], name)
+        compared.add(f"grad/{key}")
+    assert compared == {name for name in golden if name.startswith("grad/")}
+
+
+# -- the task on a replay ----------------------------------------------------------------------------------------------
+
+LENGTHS = (3, 9, 14)  # steps of the episodes
+
+
+def make_buffer() -> FrameReplayBuffer:
+    """Episodes of two-frame stacks whose pixels are the frame's number, and whose actions are numbers too."""
+    sampler = PrioritizedTransitionSampler(alpha=1.0, beta=1.0)
+    buffer = FrameReplayBuffer(
+        storage=LazyTensorStorage(100), num_frames=2, n_step=2, stacked_input=False, sampler=sampler, batch_size=64
+    )
+    first = 1
+    for length in LENGTHS:
+        number = torch.arange(first, first + length + 1)
+        frames = number.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 44, 44)
+        last = torch.arange(length)[:, None] == length - 1
+        outcome = {"pixels": frames[1:], "reward": torch.rand(length, 1), "truncated": torch.zeros_like(last)}
+        outcome["terminated"] = last
+        buffer.extend(TensorDict({"pixels": frames[:-1], "action": number[:-1] % 3, "next": outcome}, [length]))
+        first += 100 - 30 * LENGTHS.index(length)
+    return buffer
+
+
+def make_task(buffer: FrameReplayBuffer, **options) -> SelfPredictionTask:
+    options = {"steps_ahead": 5, "intensity_scale": 0.0, "action_spec": Categorical(3), **options}
+    head = options.pop("head", None) or DuelingHead(16, 3, num_atoms=3, hidden_dim=5)
+    return SelfPredictionTask(SmallEncoder(), buffer, head=head, **options)
+
+
+def test_it_reads_what_follows_the_batch_of_rl() -> None:
+    buffer = make_buffer()
+    task = make_task(buffer)
+    batch = buffer.sample()
+    views = task.sample(batch)
+    assert torch.equal(views["pixels"], batch["pixels"])
+    ends = {1 + 3, 101 + 9, 171 + 14}  # the numbers of the last frames
+    for row in range(64):
+        now = int(batch["pixels"][row, 1, 0, 0])
+        left = min(end - now for end in ends if end >= now)
+        for ahead in range(1, 6):
+            valid = ahead <= left
+            assert views["valid"][row, ahead - 1] == valid
+            assert views["following"][row, ahead - 1, 1, 0, 0] == now + min(ahead, left)
+            if valid:
+                assert views["following"][row, ahead - 1, 0, 0, 0] == now + ahead - 1
+                assert views["action"][row, ahead - 1] == (now + ahead - 1) % 3  # which led there
+    assert not views["valid"].all()
+    assert torch.equal(views["weight"], batch["priority_weight"].view(-1))
+
+
+def test_what_comes_after_the_end_does_not_count() -> None:
+    buffer = make_buffer()
+    task = make_task(buffer).eval()
+    views = task.sample(buffer.sample())
+    before = task(views.clone())
+    views["following"][~views["valid"]] = 77
+    after = task(views)
+    assert torch.equal(after["loss_auxiliary"], before["loss_auxiliary"])
+    assert torch.equal(after["prediction_similarity"], before["prediction_similarity"])
+
+
+def test_each_sequence_has_its_weight() -> None:
+    buffer = make_buffer()
+    task = make_task(buffer).eval()
+    views = task.sample(buffer.sample())
+    whole = 0.0
+    for row in range(64):
+        one = views.clone()
+        one["weight"] = torch.where(torch.arange(64) == row, one["weight"], 0.0)
+        whole += task(one)["loss_auxiliary"]
+    torch.testing.assert_close(task(views)["loss_auxiliary"], whole)
+
+
+def test_slow_copies_follow_encoder_and_head() -> None:
+    for tau in (1.0, 0.25):
+        task = make_task(make_buffer(), target_tau=tau)
+        pairs = [(task.encoder, task.target_encoder.copy), (task.projection, task.target_projection.copy)]
+        before = [[value.clone() for value in copy.parameters()] for _, copy in pairs]
+        with torch.no_grad():
+            for network, _ in pairs:
+                for value in network.parameters():
+                    value.add_(4.0)
+        task.update_targets()
+        for (_, copy), old in zip(pairs, before, strict=True):
+            for value, start in zip(copy.parameters(), old, strict=True):
+                torch.testing.assert_close(value, start + 4 * tau)
+
+
+def test_head_and_encoder_stay_the_agents() -> None:
+    head = DuelingHead(16, 3, num_atoms=3, hidden_dim=5)
+    task = make_task(make_buffer(), head=head)
+    own = set(task.own_parameters())
+    assert own == {*task.transition.parameters(), *task.predictor.parameters()}
+    assert own.isdisjoint(head.parameters())
+
+
+def test_features_between_0_and_1() -> None:
+    pixels = torch.randint(256, (6, 4, 40, 40), dtype=torch.uint8)
+    encoder = AtariEncoder(4, 40, rescale=True)
+    features = encoder.features(pixels)
+    assert torch.equal(features.amin(-1), torch.zeros(6)) and torch.equal(features.amax(-1), torch.ones(6))
+    torch.testing.assert_close(rescale_latents(features), features)  # so the task may rescale them again
+    plain = AtariEncoder(4, 40)
+    plain.load_state_dict(encoder.state_dict())
+    torch.testing.assert_close(rescale_latents(plain.features(pixels)), features)
+
+
+def test_bad_settings_name_themselves() -> None:
+    with pytest.raises(ValueError, match="SPR's model takes discrete actions"):
+        make_task(make_buffer(), action_spec=Bounded(-1, 1, shape=(2,)))
+    with pytest.raises(ValueError, match="steps_ahead=0; it must be at least 1"):
+        make_task(make_buffer(), steps_ahead=0)
+    with pytest.raises(ValueError, match=r"task.loss\(buffer.sample\(\)\)"):
+        make_task(make_buffer()).loss()
