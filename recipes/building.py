@@ -19,8 +19,9 @@ from torchrl.data import Categorical, LazyMemmapStorage, LazyTensorStorage
 from torchrl.envs import EnvBase, RewardClipping, TransformedEnv
 
 from mcurl_torchrl import AuxiliaryTask, FrameReplayBuffer, make_atari_env, make_dmc_env, make_pixel_env
+from mcurl_torchrl.agents import RainbowAgent, Resets, SACAgent
 from mcurl_torchrl.modules import start_encoder_from
-from recipes.schema import EncoderConfig, EncoderStartConfig, EnvConfig, ReplayConfig, check_env
+from recipes.schema import EncoderConfig, EncoderStartConfig, EnvConfig, ReplayConfig, ResetsConfig, check_env
 
 
 def make_env(env: EnvConfig, *, training: bool) -> EnvBase:
@@ -136,6 +137,13 @@ def start_encoder(encoder: nn.Module, start: EncoderConfig | EncoderStartConfig,
         start_encoder_from(start.init, encoder, frozen=bool(start.frozen))
     except (OSError, ValueError) as error:
         raise ValueError(f"encoder.init={start.init}: {error}") from None
+
+
+def use_resets(agent: SACAgent | RainbowAgent, resets: ResetsConfig, *, total_updates: int) -> None:
+    """Lets an agent draw networks anew, in a run of so many updates, if the config asks for it."""
+    if resets.interval_updates:
+        with section("resets"):
+            agent.use_resets(Resets(resets.interval_updates, keep=resets.keep, total_updates=total_updates))
 
 
 # -- the auxiliary task ------------------------------------------------------------------------------------------------

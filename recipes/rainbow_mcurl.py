@@ -26,7 +26,16 @@ from mcurl_torchrl.checks import check_choice, check_number
 from mcurl_torchrl.modules import RainbowPolicy
 from mcurl_torchrl.objectives import ExpectedDQNLoss
 from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
-from recipes.building import check_actions, make_env, make_storage, make_task, padding, section, start_encoder
+from recipes.building import (
+    check_actions,
+    make_env,
+    make_storage,
+    make_task,
+    padding,
+    section,
+    start_encoder,
+    use_resets,
+)
 from recipes.launch import recipe
 
 
@@ -128,7 +137,7 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
             f"{task.steps_before_sampling} for this auxiliary task, to have something to draw"
         )
     with section("rainbow"):
-        return RainbowAgent(
+        agent = RainbowAgent(
             policy,
             value,
             task,
@@ -146,7 +155,11 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
             lr=rainbow.lr,
             adam_eps=rainbow.adam_eps,
             max_gradient_norm=rainbow.max_gradient_norm,
+            target_tau=rainbow.target_tau,
         )
+    learning_steps = cfg.total_env_steps // cfg.env.action_repeat - rainbow.first_update_agent_steps + 1
+    use_resets(agent, cfg.resets, total_updates=learning_steps * rainbow.updates_per_agent_step)
+    return agent
 
 
 if __name__ == "__main__":

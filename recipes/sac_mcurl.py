@@ -24,7 +24,7 @@ from mcurl_torchrl.agents import SACAgent
 from mcurl_torchrl.checks import check_choice
 from mcurl_torchrl.modules import GaussianPolicy
 from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
-from recipes.building import check_actions, make_env, make_storage, make_task, section, start_encoder
+from recipes.building import check_actions, make_env, make_storage, make_task, section, start_encoder, use_resets
 from recipes.launch import recipe
 
 
@@ -120,7 +120,7 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
             "fill the first batch of the auxiliary task"
         )
     with section("sac"):
-        return SACAgent(
+        agent = SACAgent(
             losses,
             task,
             random_action=env.action_spec.rand,
@@ -138,6 +138,9 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
             auxiliary_encoder_warms_up=sac.auxiliary_encoder_warms_up,
             auxiliary_max_gradient_norm=sac.auxiliary_max_gradient_norm,
         )
+    learning_steps = cfg.total_env_steps // cfg.env.action_repeat - sac.random_agent_steps
+    use_resets(agent, cfg.resets, total_updates=learning_steps * sac.updates_per_agent_step)
+    return agent
 
 
 if __name__ == "__main__":

@@ -126,6 +126,7 @@ class RainbowConfig:
     first_update_agent_steps: int = 1600  # steps before the first update
     updates_per_agent_step: int = 1  # after the first update
     target_interval_agent_steps: int = 2000  # between two copies of the target network
+    target_tau: float = 1.0  # below 1: the target network follows at each update, and is not copied
 
 
 @dataclass
@@ -149,6 +150,14 @@ class PPOConfig:
     max_gradient_norm: float | None = 0.5  # null: no clipping
     auxiliary_lr: float = 1e-4  # of the auxiliary task's own Adam: its networks and the encoder
     auxiliary_batch_size: int = 128  # transitions of the replay, for tasks that take their views from a batch
+
+
+@dataclass
+class ResetsConfig:
+    """When SAC and Rainbow draw networks anew: for many updates per agent step."""
+
+    interval_updates: int | None = None  # from one reset to the next; null or 0: no resets
+    keep: float = 0.8  # the part of the encoder's weights that stays; heads are new
 
 
 @dataclass
@@ -207,6 +216,7 @@ class RecipeConfig:
 class SACRecipeConfig(RecipeConfig):
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     sac: SACConfig = field(default_factory=SACConfig)
+    resets: ResetsConfig = field(default_factory=ResetsConfig)
     recipe: str = "sac_mcurl"
     total_env_steps: int = 500_000
 
@@ -215,6 +225,7 @@ class SACRecipeConfig(RecipeConfig):
 class RainbowRecipeConfig(RecipeConfig):
     encoder: EncoderStartConfig = field(default_factory=EncoderStartConfig)
     rainbow: RainbowConfig = field(default_factory=RainbowConfig)
+    resets: ResetsConfig = field(default_factory=ResetsConfig)
     evaluation: EvaluationConfig = field(
         default_factory=lambda: EvaluationConfig(10_000, final_episodes=100, num_envs=10, epsilon=0.001)
     )

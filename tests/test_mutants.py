@@ -30,6 +30,7 @@ PROBE = "tests/training/test_probe.py"
 ACTIONS = "tests/objectives/test_action_contrastive_task.py"
 RECONSTRUCTION = "tests/objectives/test_masked_reconstruction_task.py"
 PREDICTION = "tests/objectives/test_self_prediction_task.py"
+RESETS = "tests/agents/test_resets.py"
 STATISTICS = "tests/reports/test_statistics.py"
 FAULTS_STOPPING = "tests/faults/test_stopping.py"
 FAULTS_DISK = "tests/faults/test_disk_and_records.py"
@@ -144,6 +145,41 @@ MUTANTS = [
         "is_step[-1] |= ~truncated[-1]",
         "is_step |= True",
         "tests/replay/test_collector.py::test_without_next_observations",
+    ),
+    Mutant(
+        "resets forget Adam's moments of nothing",
+        "agents/resets.py",
+        "optimizer.state.pop(parameter, None)",
+        "pass",
+        RESETS,
+    ),
+    Mutant(
+        "a reset keeps the new weights and loses the old",
+        "modules/resetting.py",
+        "own.lerp_(new, 1 - keep)",
+        "own.lerp_(new, keep)",
+        RESETS,
+    ),
+    Mutant(
+        "a reset leaves the target network as it is",
+        "agents/rainbow.py",
+        'self.value.reset_target({"encoder": keep, "head": 0.0})',
+        "pass",
+        RESETS,
+    ),
+    Mutant(
+        "the last reset comes right before the end",
+        "agents/resets.py",
+        "updates + self.interval <= self.total_updates",
+        "updates <= self.total_updates",
+        RESETS,
+    ),
+    Mutant(
+        "a resumed run counts updates from zero",
+        "agents/rainbow.py",
+        "self._update = max(0, step - self.first_update_step) * self.updates_per_agent_step",
+        "pass",
+        "tests/recipes/test_resume.py",
     ),
     Mutant(
         "SPR's model sees the wrong action",

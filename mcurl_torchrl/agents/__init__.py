@@ -5,6 +5,7 @@ from mcurl_torchrl.agents.diagnostics import NonFiniteLoss, check_finite, effect
 from mcurl_torchrl.agents.optimizing import optimize
 from mcurl_torchrl.agents.ppo import PPOAgent
 from mcurl_torchrl.agents.rainbow import RainbowAgent
+from mcurl_torchrl.agents.resets import Resets
 from mcurl_torchrl.agents.sac import SACAgent
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "NonFiniteLoss",
     "PPOAgent",
     "RainbowAgent",
+    "Resets",
     "SACAgent",
     "check_finite",
     "effective_rank",

@@ -15,8 +15,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from mcurl_torchrl.agents.agent import Agent, named_parts
 from mcurl_torchrl.agents.diagnostics import effective_rank, gradient_norm, latent_spread
 from mcurl_torchrl.agents.optimizing import optimize
+from mcurl_torchrl.agents.resets import Resets, forget, part_to_keep
 from mcurl_torchrl.checks import check_count, check_number
 from mcurl_torchrl.modules import RainbowPolicy
+from mcurl_torchrl.modules.resetting import shrink_and_perturb
 from mcurl_torchrl.objectives import AuxiliaryTask, CategoricalDQNLoss, ExpectedDQNLoss, NoTask, linear_schedule
 from mcurl_torchrl.replay import PrioritizedTransitionSampler
 
@@ -48,6 +50,8 @@ class RainbowAgent(Agent):
         epsilon_decay_agent_steps (int): how long the decay takes, from the first update on. Defaults to 1.
         lr, adam_eps (float): of Adam. Default to 1e-4 and 1.5e-4.
         max_gradient_norm (float, optional): larger gradients are scaled down to it. Defaults to 10; None: no clipping.
+        target_tau (float): below 1, the target network follows at each update, ``target <- tau * network + (1 - tau) *
+            target``, and is never copied. Defaults to 1: it is copied at intervals.
 
     Raises:
         ValueError: on numbers out of range, and if nothing would ever explore.
@@ -92,6 +96,7 @@ class RainbowAgent(Agent):
         lr: float = 1e-4,
         adam_eps: float = 1.5e-4,
         max_gradient_norm: float | None = 10.0,
+        target_tau: float = 1.0,
     ) -> None:
         for name, rate in (("lr", lr), ("adam_eps", adam_eps)):
             check_number(name, rate, above=0)
@@ -115,6 +120,9 @@ class RainbowAgent(Agent):
         self.updates_per_agent_step = check_count("updates_per_agent_step", updates_per_agent_step)
         self.target_interval = check_count("target_interval_agent_steps", target_interval_agent_steps)
         self.max_gradient_norm = max_gradient_norm
+        self.target_tau = check_number("target_tau", target_tau, above=0, most=1)
+        self.resets: Resets | None = None
+        self._update = 0  # the number of updates so far
         self.epsilon = epsilon_begin
         self._beta_of = linear_schedule(
             (first, priority_correction_begin), (max(first, total_agent_steps), priority_correction_end)
@@ -132,6 +140,7 @@ class RainbowAgent(Agent):
     def begin_step(self, step: int) -> None:
         """Draws the online noise of the step, and sets epsilon and beta."""
         self.policy.reset_noise()  # to act and to learn with
+        self._update = max(0, step - self.first_update_step) * self.updates_per_agent_step
         self.epsilon = self._epsilon_of(step)
         self.sampler.beta = self._beta_of(step)
 
@@ -163,6 +172,8 @@ class RainbowAgent(Agent):
         if self.schedule is not None:
             self.schedule.step()
         self.task.update_targets()
+        if self.target_tau < 1:
+            self.value.update_target(self.target_tau)
         if measure:
             assert norm is not None
             metrics["gradient_norm"] = norm  # of all parameters, before clipping
@@ -170,11 +181,33 @@ class RainbowAgent(Agent):
             with torch.no_grad():
                 latents = self.policy.network.encoder.features(batch["pixels"])
             metrics |= {"latent_spread": latent_spread(latents), "latent_rank": effective_rank(latents)}
+        self._update += 1
+        if self.resets is not None and self.resets.due(self._update):
+            self.reset(self.resets.keep)
         return {name: number.detach() for name, number in metrics.items()}
+
+    def use_resets(self, resets: Resets) -> None:
+        """Draws networks anew from now on, at the updates that ``resets`` tells.
+
+        Raises:
+            ValueError: if resets are so close that the target network is hardly copied between them.
+        """
+        if self.target_tau == 1:
+            resets.check_longer_than(self.target_interval * self.updates_per_agent_step, "copying the target network")
+        self.resets = resets
+
+    def reset(self, keep: float) -> None:
+        """Draws the head and the task's networks anew; the encoder keeps a part, and Adam's moments of it."""
+        network = self.policy.network
+        keep = part_to_keep(network.encoder, keep)
+        shrink_and_perturb(network.encoder, keep)
+        shrink_and_perturb(network.head, 0.0)
+        self.value.reset_target({"encoder": keep, "head": 0.0})
+        forget(self.optimizer, [*self.task.reset_networks(keep), *network.head.parameters()])
 
     def end_step(self, step: int) -> dict[str, float]:
         """Copies the online network to the target network where the interval divides the step."""
-        if step % self.target_interval == 0:
+        if self.target_tau == 1 and step % self.target_interval == 0:
             self.value.copy_to_target()
         return {"priority_correction": self.sampler.beta, "epsilon": self.epsilon}
 

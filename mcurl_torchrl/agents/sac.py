@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from mcurl_torchrl.agents.agent import Agent, named_parts
 from mcurl_torchrl.agents.diagnostics import effective_rank, gradient_norm, latent_spread
 from mcurl_torchrl.agents.optimizing import optimize
+from mcurl_torchrl.agents.resets import Resets, forget, part_to_keep
 from mcurl_torchrl.checks import check_choice, check_count, check_number
 from mcurl_torchrl.objectives import AuxiliaryTask, LatentSAC, NoTask, inverse_sqrt_warmup
 
@@ -101,6 +102,7 @@ class SACAgent(Agent):
         self.actor_interval = check_count("actor_interval_updates", actor_interval_updates)
         self.target_interval = check_count("target_interval_updates", target_interval_updates)
         self.update_order = tuple(update_order)
+        self.resets: Resets | None = None
         self.auxiliary_max_gradient_norm = auxiliary_max_gradient_norm
         if auxiliary_max_gradient_norm is not None:
             check_number("auxiliary_max_gradient_norm", auxiliary_max_gradient_norm, above=0)
@@ -173,6 +175,8 @@ class SACAgent(Agent):
             elif part == "auxiliary":
                 metrics |= self._update_auxiliary(views, measure)
         self._update += 1
+        if self.resets is not None and self.resets.due(self._update):
+            self.reset(self.resets.keep)
         return {name: value.detach() for name, value in metrics.items()}
 
     def _update_critic(self, batch: TensorDictBase, measure: bool) -> dict[str, Tensor]:
@@ -204,6 +208,26 @@ class SACAgent(Agent):
         if measure:
             metrics["gradient_norm_encoder_auxiliary"] = gradient_norm(self.losses.encoder.parameters())
         return metrics
+
+    def use_resets(self, resets: Resets) -> None:
+        """Draws networks anew from now on, at the updates that ``resets`` tells.
+
+        Raises:
+            ValueError: if resets are so close that actor and targets hardly move between them.
+        """
+        resets.check_longer_than(max(self.actor_interval, self.target_interval), "moving actor and targets")
+        self.resets = resets
+
+    def reset(self, keep: float) -> None:
+        """Draws actor, critics and the task's networks anew; the encoder keeps a part, and Adam's moments of it."""
+        keep = part_to_keep(self.losses.encoder, keep)
+        self.losses.reset_networks(keep)
+        new = self.task.reset_networks(keep)
+        encoder = set(self.losses.encoder.parameters())
+        new += [value for value in self.losses.critic_parameters() if value not in encoder]
+        new += self.losses.actor_parameters()
+        for optimizer in self.optimizers.values():
+            forget(optimizer, new)
 
     def components(self) -> dict[str, Any]:
         """Returns the losses, the task, the optimizers and the schedules."""

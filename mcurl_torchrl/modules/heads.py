@@ -10,12 +10,23 @@ from mcurl_torchrl.checks import check_count
 __all__ = ["GaussianHead", "LatentProjection", "QHead", "orthogonal_linear"]
 
 
+class _OrthogonalLinear(nn.Linear):
+    """A linear layer with orthogonal weights and zero biases."""
+
+    def __init__(self, in_features: int, out_features: int, gain: float) -> None:
+        self.gain = gain  # before nn.Linear draws weights
+        super().__init__(in_features, out_features)
+
+    def reset_parameters(self) -> None:
+        """Draws new weights."""
+        super().reset_parameters()  # for the random numbers that it draws: later draws stay what they were
+        nn.init.orthogonal_(self.weight, self.gain)
+        nn.init.zeros_(self.bias)
+
+
 def orthogonal_linear(in_features: int, out_features: int, gain: float = 1.0) -> nn.Linear:
     """Makes a linear layer with orthogonal weights, times a gain, and zero biases, as SAC from pixels starts."""
-    linear = nn.Linear(in_features, out_features)
-    nn.init.orthogonal_(linear.weight, gain)
-    nn.init.zeros_(linear.bias)
-    return linear
+    return _OrthogonalLinear(in_features, out_features, gain)
 
 
 def _two_hidden_layers(in_features: int, hidden_dim: int, out_features: int) -> nn.Sequential:

@@ -59,6 +59,10 @@ class MomentumCopy(nn.Module):
         for own, other in zip(self.copy.buffers(), network.buffers(), strict=True):
             own.copy_(other)
 
+    def follows(self, network: nn.Module) -> bool:
+        """Tells whether this is a copy of a network."""
+        return self.__dict__["_network"] is network
+
     def forward(self, *args: Any) -> Tensor:
         """Calls the copy."""
         return self.copy(*args)

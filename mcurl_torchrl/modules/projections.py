@@ -152,3 +152,8 @@ def project_encoder(encoder: nn.Module, projection: str, *, feature_dim: int = 1
     else:
         made = CurlProjection(num_features, hidden_dim=hidden_dim, feature_dim=feature_dim)
     return ProjectedEncoder(encoder, made.to(next(encoder.parameters()).device))
+
+
+def own_projection(projected: nn.Module, encoder: nn.Module) -> dict[str, nn.Module]:
+    """Returns what :func:`project_encoder` added to an encoder: ``{"projection": ...}``, or nothing."""
+    return {} if projected is encoder else {"projection": projected.projection}  # type: ignore[dict-item]

@@ -10,16 +10,28 @@ from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.modules.actions import ActionEmbedding
 from mcurl_torchrl.modules.context import sinusoidal_positions
 
-__all__ = ["ReconstructionTransformer", "initialize_small"]
+__all__ = ["ReconstructionTransformer", "SmallNetwork"]
 
 
-def initialize_small(module: nn.Module) -> None:
+def _initialize_small(module: nn.Module) -> None:
     """Draws the weights of all linear layers from a normal distribution of size 0.02, cut at 0.02; biases are 0."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
             nn.init.trunc_normal_(layer.weight, std=0.02, a=-0.02, b=0.02)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
+
+
+class SmallNetwork(nn.Sequential):
+    """Two linear layers with ReLU between them, which start with small weights: MLR's projection and its predictor."""
+
+    def __init__(self, size: int, hidden_dim: int) -> None:
+        super().__init__(nn.Linear(size, check_count("hidden_dim", hidden_dim)), nn.ReLU(), nn.Linear(hidden_dim, size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new weights."""
+        _initialize_small(self)
 
 
 class _PreNormLayer(nn.Module):
@@ -87,7 +99,11 @@ class ReconstructionTransformer(nn.Module):
         self.embedding = embedding
         layers = [_PreNormLayer(feature_dim, num_heads, 2 * feature_dim) for _ in range(num_layers)]
         self.layers = nn.ModuleList(layers)
-        initialize_small(self)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new weights."""
+        _initialize_small(self)
 
     def forward(self, latents: Tensor, action: Tensor, final: Tensor) -> Tensor:
         """Reconstructs latents ``[B, T, d]``, with the actions there and ``final`` ``[B, T]``, True where none is."""

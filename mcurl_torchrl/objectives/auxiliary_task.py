@@ -14,6 +14,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from torchrl.envs.transforms import Transform
 
 from mcurl_torchrl.checks import check_count, check_number
+from mcurl_torchrl.modules import MomentumCopy
+from mcurl_torchrl.modules.resetting import shrink_and_perturb
 from mcurl_torchrl.objectives.schedules import inverse_sqrt_warmup
 from mcurl_torchrl.replay import FrameReplayBuffer, FrameSlices
 
@@ -55,6 +57,7 @@ class AuxiliaryTask(nn.Module):
 
     Attributes:
         shown (tuple of str): the metrics that a progress bar should show.
+        lasting (tuple of str): the own networks that keep a part of their weights in :meth:`reset_networks`.
         steps_before_sampling (int): how many steps the replay buffer must hold before :meth:`sample` can draw.
 
     Raises:
@@ -82,6 +85,7 @@ class AuxiliaryTask(nn.Module):
     """
 
     shown: tuple[str, ...] = ()
+    lasting: tuple[str, ...] = ()
     steps_before_sampling: int = 1
 
     def __init__(
@@ -156,6 +160,32 @@ class AuxiliaryTask(nn.Module):
         """Returns the parameters that the task trains besides the agent's."""
         shared = {value for network in self.__dict__["_shared"] for value in network.parameters()}
         return [value for value in self.parameters() if value.requires_grad and value not in shared]
+
+    def own_networks(self) -> dict[str, nn.Module]:
+        """Returns the networks that the task trains besides the agent's, by name: submodules that are all its own."""
+        own = set(self.own_parameters())
+        children = {name: (child, set(child.parameters())) for name, child in self.named_children()}
+        return {name: child for name, (child, values) in children.items() if values and own >= values}
+
+    def reset_networks(self, keep: float) -> list[nn.Parameter]:
+        """Draws the task's own networks anew, and slow copies likewise, for an agent that resets its networks.
+
+        Networks that :attr:`lasting` names, and slow copies of the encoder, keep a part of their weights.
+
+        Args:
+            keep (float): this part, between 0 and 1.
+
+        Returns:
+            The parameters that are new, of which an optimizer should remember nothing.
+        """
+        new: list[nn.Parameter] = []
+        for name, network in self.own_networks().items():
+            shrink_and_perturb(network, keep if name in self.lasting else 0.0)
+            new += [] if name in self.lasting else network.parameters()
+        for child in self.children():
+            if isinstance(child, MomentumCopy):
+                shrink_and_perturb(child.copy, keep if child.follows(self.__dict__["_encoder"]) else 0.0)
+        return new
 
     def param_groups(self, lr: float) -> list[dict[str, Any]]:
         """Returns the optimizer groups of the task's own networks: one group, or none."""

@@ -10,6 +10,7 @@ from torchrl.objectives import SoftUpdate
 
 from mcurl_torchrl.checks import check_choice, check_number, require
 from mcurl_torchrl.modules import project_encoder
+from mcurl_torchrl.modules.projections import own_projection
 from mcurl_torchrl.objectives.auxiliary_task import AuxiliaryTask
 from mcurl_torchrl.objectives.contrastive import ContrastiveLoss
 from mcurl_torchrl.replay import FrameReplayBuffer
@@ -77,6 +78,7 @@ class ContrastiveTask(AuxiliaryTask):
         check_number("tau", tau, above=0, most=1)
         check_choice("views", views, _VIEWS)
         projected = project_encoder(encoder, projection, feature_dim=feature_dim, hidden_dim=hidden_dim)
+        self.__dict__["_own_networks"] = own_projection(projected, encoder)
         self.loss_module = ContrastiveLoss(
             projected,
             latent_dim=projected.feature_dim,  # type: ignore[arg-type]
@@ -93,6 +95,17 @@ class ContrastiveTask(AuxiliaryTask):
             buffer.insert_transform(0, AugmentedViews(augmentation, in_key=buffer.pixels_key, out_keys=keys))
             if share_query:
                 self.loss_module.set_keys(query_pixels=buffer.pixels_key)
+
+    def own_networks(self) -> dict[str, nn.Module]:
+        """Returns the projection, where there is one; the bilinear form is no network."""
+        return self.__dict__["_own_networks"]
+
+    def reset_networks(self, keep: float) -> list[nn.Parameter]:
+        """Draws projection and bilinear form anew; a slow copy of the encoder keeps a part of its weights."""
+        new = super().reset_networks(keep)
+        nn.init.uniform_(self.loss_module.bilinear)
+        self.loss_module.reset_targets({"encoder_network": keep})
+        return [*new, self.loss_module.bilinear]
 
     def sample(self, batch: TensorDictBase | None = None) -> TensorDictBase:
         """Returns the batch, whose views the buffer has made, or draws slices ``[num_slices, slice_len]``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
@@ -12,6 +14,7 @@ from torchrl.objectives import SACLoss, SoftUpdate
 
 from mcurl_torchrl.checks import check_choice, check_number, require
 from mcurl_torchrl.modules import GaussianPolicy, MomentumCopy, QHead
+from mcurl_torchrl.modules.resetting import shrink_and_perturb
 from mcurl_torchrl.objectives.functional import reduce_masked
 from mcurl_torchrl.objectives.target_loss import valid_positions
 
@@ -103,9 +106,10 @@ class LatentSAC(nn.Module):
             return_log_prob=True,
         )
         # Two networks, not one and a count: SACLoss would draw the copies' weights in a way of its own.
+        self._make_q_head = partial(QHead, policy.encoder.feature_dim, action_dim, hidden_dim=hidden_dim)
         critics = [
             TensorDictModule(
-                QHead(policy.encoder.feature_dim, action_dim, hidden_dim=hidden_dim),
+                self._make_q_head(),
                 in_keys=["critic_latent", "action"],
                 out_keys=["state_action_value"],
             )
@@ -129,6 +133,25 @@ class LatentSAC(nn.Module):
     def encoder(self) -> nn.Module:
         """The critic's encoder, which a contrastive loss trains as well."""
         return self.policy.encoder
+
+    @torch.no_grad()
+    def reset_networks(self, keep: float) -> None:
+        """Draws the actor and both critics anew; the encoder keeps a part of its weights.
+
+        Targets likewise, by draws of their own. The entropy coefficient stays.
+
+        Args:
+            keep (float): this part, between 0 and 1.
+        """
+        for encoder in (self.encoder, self.target_encoder.copy):
+            shrink_and_perturb(encoder, keep)
+        for network in (self.policy.projection, self.policy.head):
+            shrink_and_perturb(network, 0.0)
+        for params in (self.sac.qvalue_network_params, self.sac.target_qvalue_network_params):
+            for number in range(2):
+                fresh = self._make_q_head().to(self.sac.log_alpha.device)
+                for name, value in fresh.named_parameters():
+                    params.get(("module", *name.split("."))).data[number].copy_(value)
 
     def critic_parameters(self) -> list[nn.Parameter]:
         """What the critic's loss trains: the encoder and both Q networks."""

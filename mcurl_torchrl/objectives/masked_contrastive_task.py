@@ -12,6 +12,7 @@ from torchrl.objectives import SoftUpdate
 
 from mcurl_torchrl.checks import check_number
 from mcurl_torchrl.modules import ContextTransformer, project_encoder
+from mcurl_torchrl.modules.projections import own_projection
 from mcurl_torchrl.objectives.auxiliary_task import AuxiliaryTask
 from mcurl_torchrl.objectives.masked_contrastive import MaskedContrastiveLoss
 from mcurl_torchrl.replay import FrameReplayBuffer
@@ -105,9 +106,11 @@ class MaskedContrastiveTask(AuxiliaryTask):
             dropout=dropout,
             scale_attention=scale_attention,
         )
+        reconstructing = self._make_context(context).to(self.device)
+        self.__dict__["_own_networks"] = {"context": reconstructing, **own_projection(projected, encoder)}
         self.loss_module = MaskedContrastiveLoss(
             projected,
-            self._make_context(context).to(self.device),
+            reconstructing,
             negatives=negatives,
             temperature=temperature,
             key_context=key_context,
@@ -128,6 +131,16 @@ class MaskedContrastiveTask(AuxiliaryTask):
         views = Compose(AugmentedViews(augmentation, in_key=buffer.pixels_key), mask)
         keys = [buffer.pixels_key, *self._context_keys(buffer)]
         self.read_slices(buffer, num_slices=num_slices, slice_len=slice_len, keys=keys, transform=views)
+
+    def own_networks(self) -> dict[str, nn.Module]:
+        """Returns the context network and, where there is one, the projection."""
+        return self.__dict__["_own_networks"]
+
+    def reset_networks(self, keep: float) -> list[nn.Parameter]:
+        """Draws context and projection anew; a slow copy of the encoder keeps a part of its weights."""
+        new = super().reset_networks(keep)
+        self.loss_module.reset_targets({"encoder_network": keep, "context_network": 0.0})
+        return new
 
     def _make_context(self, transformer: ContextTransformer) -> nn.Module:
         """Returns the network that reconstructs latents; a subclass may put another one around the Transformer."""

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torchrl.data import TensorSpec
 from torchrl.envs import Compose
 
-from mcurl_torchrl.checks import check_choice, check_count, require
+from mcurl_torchrl.checks import check_choice, require
 from mcurl_torchrl.modules import ActionEmbedding, DuelingHead, HeadProjection, MomentumCopy, ReconstructionTransformer
-from mcurl_torchrl.modules.reconstruction import initialize_small
+from mcurl_torchrl.modules.reconstruction import SmallNetwork
 from mcurl_torchrl.objectives.auxiliary_task import AuxiliaryTask
 from mcurl_torchrl.objectives.functional import normalized_distance
 from mcurl_torchrl.replay import FrameReplayBuffer
@@ -113,14 +113,16 @@ class MaskedReconstructionTask(AuxiliaryTask):
             lr_scale=lr_scale,
             shared=[] if head is None else [head],
         )
+        self.projection: nn.Module
+        self.predictor: nn.Module
         size: int = encoder.feature_dim  # type: ignore[assignment]
         self.encoder = encoder
         self.action_key = buffer.action_key
         embedding = ActionEmbedding(action_spec, size)
         self.context = ReconstructionTransformer(embedding, size, num_layers=num_layers, num_heads=num_heads)
         if check_choice("projector", projector, _PROJECTORS) == "mlp":
-            self.projection = _two_layers(size, hidden_dim)
-            self.predictor = _two_layers(size, hidden_dim)
+            self.projection = SmallNetwork(size, hidden_dim)
+            self.predictor = SmallNetwork(size, hidden_dim)
         elif head is None:
             raise ValueError("projector='head' needs the agent's head, which SAC does not have; use projector='mlp'")
         else:
@@ -162,10 +164,3 @@ class MaskedReconstructionTask(AuxiliaryTask):
         self.target_projection.step()
         if self._own_target is not None:
             self._own_target.step()
-
-
-def _two_layers(size: int, hidden_dim: int) -> nn.Module:
-    check_count("hidden_dim", hidden_dim)
-    layers = nn.Sequential(nn.Linear(size, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, size))
-    initialize_small(layers)
-    return layers

@@ -15,6 +15,7 @@ from torchrl.objectives import ValueEstimators
 
 from mcurl_torchrl.checks import check_number, require
 from mcurl_torchrl.modules.rainbow import expected_value, refuse_another_support
+from mcurl_torchrl.modules.resetting import shrink_and_perturb
 from mcurl_torchrl.objectives.functional import reduce_masked
 from mcurl_torchrl.objectives.parameters import call_with, replaced_params
 from mcurl_torchrl.objectives.target_loss import TargetLoss, valid_positions
@@ -158,6 +159,16 @@ class NoisyTargetLoss(TargetLoss):
         interval of n, copies at every (n + 1)-th call.
         """
         self.update_target(1.0)
+
+    def reset_target(self, keep: dict[str, float]) -> None:
+        """Draws parts of the target network anew, by a draw of their own, but for the part to keep of each.
+
+        Args:
+            keep (dict of str and float): the parts, between 0 and 1, by the names of the network's submodules.
+        """
+        with replaced_params(self.target_value_network_params, self.value_network):
+            for name, part in keep.items():
+                shrink_and_perturb(self.value_network.get_submodule(name), part)
 
     def reset_target_noise(self, generator: torch.Generator | None = None) -> None:
         """Draws new noise for the target network, not for the online network; without noisy layers it does nothing.

@@ -62,6 +62,7 @@ class SelfPredictionTask(AuxiliaryTask):
     """
 
     shown = ("prediction_similarity",)
+    lasting = ("transition",)
 
     def __init__(
         self,

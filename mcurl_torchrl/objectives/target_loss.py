@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchrl.objectives.common import AUTO_LOSS_MASK_KEYS, LossModule
 
 from mcurl_torchrl.checks import check_number
+from mcurl_torchrl.modules.resetting import reset_network, shrink_and_perturb
 from mcurl_torchrl.objectives.functional import check_reduction
 from mcurl_torchrl.objectives.parameters import replaced_params
 
@@ -105,9 +106,20 @@ class TargetLoss(LossModule):
         for name in self._networks_by_name():
             network: nn.Module = self.__dict__[name]
             with replaced_params(self._online_params(name), network):
-                _reset(network)
+                reset_network(network)
         for name, target in self._targets():
             target.data.update_(self._online_params(name).data)
+
+    def reset_targets(self, keep: dict[str, float]) -> None:
+        """Draws slow copies anew, each with weights of its own, but for the part to keep of each network's copy.
+
+        Args:
+            keep (dict of str and float): the parts, between 0 and 1, by the networks' names.
+        """
+        for name, target in self._targets():
+            network: nn.Module = self.__dict__[name]
+            with replaced_params(target, network):
+                shrink_and_perturb(network, keep[name])
 
     def _networks_by_name(self) -> list[str]:
         names = [name.removesuffix("_params") for name in self._modules if name.endswith("_params")]
@@ -121,11 +133,3 @@ class TargetLoss(LossModule):
 
     def _online_params(self, name: str) -> TensorDictParams:
         return self._modules[f"{name}_params"]
-
-
-def _reset(module: nn.Module) -> None:
-    for child in module.children():
-        _reset(child)
-    reset = getattr(module, "reset_parameters", None)
-    if callable(reset):
-        reset()

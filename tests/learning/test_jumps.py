@@ -47,9 +47,7 @@ def test_mlr_reconstructs_hidden_halves_by_the_actions() -> None:
             predictions = task.predictor(task.projection(made))[:, 1:]  # nothing tells of a slice's first frame
             return share_recognised(predictions, task._targets(all_columns()), views[KEY_VIEW][:, 1:])
 
-    print(share(true_actions=True), share(true_actions=False))
     assert share(true_actions=True) > 0.85
-    print(share(true_actions=True), share(true_actions=False))
     assert share(true_actions=False) < 0.7  # three of four patches are hidden: in half of the frames all of the column
 
 
@@ -67,7 +65,5 @@ def test_spr_predicts_the_next_frames_by_the_actions() -> None:
             prototypes = task.target_projection(task._latents(task.target_encoder.copy, all_columns()))
             return share_recognised(predictions, prototypes, views["following"][:, 0])
 
-    print(share(true_actions=True), share(true_actions=False))
     assert share(true_actions=True) > 0.85
-    print(share(true_actions=True), share(true_actions=False))
     assert share(true_actions=False) < 0.4

@@ -21,10 +21,12 @@ SETTINGS = {
         "total_env_steps=50",
         "evaluation.interval_env_steps=30",
         "rainbow.first_update_agent_steps=20",
-        "rainbow.target_interval_agent_steps=15",
+        "rainbow.target_interval_agent_steps=6",
     ],
 }
-SETTINGS = {recipe: [*lines, "checkpoint.interval_agent_steps=20"] for recipe, lines in SETTINGS.items()}
+# Networks are drawn anew once, after step 31 or 32.
+SHARED = ["checkpoint.interval_agent_steps=20", "resets.interval_updates=12"]
+SETTINGS = {recipe: [*lines, *SHARED] for recipe, lines in SETTINGS.items()}
 
 
 @pytest.fixture(scope="module", params=SETTINGS)

@@ -1,0 +1,70 @@
+"""Resets: when the networks of an agent are drawn anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+from torch.optim import Optimizer
+
+from mcurl_torchrl.checks import check_count, check_number
+
+__all__ = ["Resets", "forget", "part_to_keep"]
+
+
+class Resets:
+    """Draws networks anew at intervals, so that many updates per step do no harm (https://arxiv.org/abs/2205.07802).
+
+    As in SR-SPR (https://arxiv.org/abs/2305.19452), heads are new; the encoder keeps a part of its weights, and Adam's
+    moments of what it keeps. The last reset comes at least an interval before the end of training.
+
+    Args:
+        interval_updates (int): the number of updates from one reset to the next.
+
+    Keyword Args:
+        keep (float): the part of the encoder's weights that stays. Defaults to 0.8.
+        total_updates (int, optional): how many updates training takes. Defaults to None: no end.
+
+    Raises:
+        ValueError: on numbers out of range, and if there would be no reset at all.
+
+    Examples:
+        >>> from mcurl_torchrl.agents import Resets
+        >>> resets = Resets(100, total_updates=350)
+        >>> [update for update in range(1, 351) if resets.due(update)]
+        [100, 200]
+    """
+
+    def __init__(self, interval_updates: int, *, keep: float = 0.8, total_updates: int | None = None) -> None:
+        self.interval = check_count("interval_updates", interval_updates)
+        self.keep = check_number("keep", keep, least=0, most=1)
+        self.total_updates = total_updates
+        if total_updates is not None and 2 * interval_updates > total_updates:
+            raise ValueError(
+                f"interval_updates={interval_updates}; of {total_updates} updates the last so many have no reset, so "
+                f"that there would be none; it must be at most {total_updates // 2}, or null for no resets"
+            )
+
+    def due(self, updates: int) -> bool:
+        """Tells whether there is a reset after so many updates."""
+        last = self.total_updates is None or updates + self.interval <= self.total_updates
+        return updates > 0 and updates % self.interval == 0 and last
+
+    def check_longer_than(self, updates: int, what: str) -> None:
+        """Refuses an interval in which something happens less than twice that learning needs."""
+        if self.interval < 2 * updates:
+            raise ValueError(
+                f"interval_updates={self.interval}; {what} takes {updates} updates: with resets so close, "
+                f"nothing is learned between them; it must be at least {2 * updates}"
+            )
+
+
+def part_to_keep(encoder: nn.Module, keep: float) -> float:
+    """Returns how much of an encoder's weights stays: all of a frozen one."""
+    return keep if any(value.requires_grad for value in encoder.parameters()) else 1.0
+
+
+def forget(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+    """Deletes what an optimizer remembers of parameters: it treats them as new."""
+    for parameter in parameters:
+        optimizer.state.pop(parameter, None)
