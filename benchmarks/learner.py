@@ -2,6 +2,7 @@
 
     python benchmarks/learner.py                                 # both recipes, about a quarter of an hour on two cores
     python benchmarks/learner.py --only rainbow --updates 400 --json learner.json --plot learner.png
+    python benchmarks/learner.py --objectives                    # other objectives beside M-CURL, at preset=cpu
     python benchmarks/learner.py --quick                         # tiny sizes: to see that it runs
 
 SAC is taken at the paper's size, Rainbow at the paper's and at that of preset=cpu; learners are the recipes' own, on
@@ -77,6 +78,11 @@ CASES = [
     Case("rainbow", "mcurl", "paper", 240),
     Case("rainbow", "curl", "cpu", 240),
     Case("rainbow", "curl", "paper", 240, all_of("rainbow curl")),
+]
+# Other objectives beside M-CURL, on data of the same size.
+OBJECTIVES = [
+    *(Case("sac", loss, "cpu", 24) for loss in ("mcurl", "mcurl_actions", "mlr")),
+    *(Case("rainbow", loss, "cpu", 120) for loss in ("mcurl", "mcurl_actions", "mlr", "spr")),
 ]
 QUICK = [Case("sac", "mcurl", "smoke", 2, ("allocator",)), Case("rainbow", "curl", "smoke", 2)]
 
@@ -314,6 +320,7 @@ def main() -> None:
     """Measures every case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["sac", "rainbow"], help="one of the recipes")
+    parser.add_argument("--objectives", action="store_true", help="what other objectives cost beside M-CURL")
     parser.add_argument("--updates", type=int, help="how many updates each contender takes")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="default: as torch chooses")
     parser.add_argument("--no-switches", action="store_true", help="leave out what each optimisation is worth")
@@ -322,7 +329,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, default=Path("learner.png"), help="where to draw (default: learner.png)")
     arguments = parser.parse_args()
     results: dict[str, dict[str, Any]] = {}
-    for case in QUICK if arguments.quick else CASES:
+    for case in QUICK if arguments.quick else OBJECTIVES if arguments.objectives else CASES:
         if arguments.only not in (None, case.algorithm):
             continue
         case = replace(

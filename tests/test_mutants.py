@@ -179,7 +179,7 @@ MUTANTS = [
         "agents/rainbow.py",
         "self._update = max(0, step - self.first_update_step) * self.updates_per_agent_step",
         "pass",
-        "tests/recipes/test_resume.py",
+        f"{RESUME}::test_killed_and_resumed[rainbow_mcurl-step-33-30]",
     ),
     Mutant(
         "SPR's model sees the wrong action",

@@ -17,8 +17,8 @@ from tests.envs.games import ATARI_100K_GAMES
 from tests.recipes import running
 
 CONF = launch.config_folder("rainbow_mcurl")
-ALGOS = ["curl", "mcurl", "rainbow", "seq_curl", "sym_curl"]
-REFERENCES = ["der", "dopamine", "otrainbow"]
+ALGOS = ["curl", "mcurl", "mcurl_actions", "mlr", "rainbow", "seq_curl", "spr", "sym_curl"]
+REFERENCES = ["der", "dopamine", "otrainbow", "spr", "sr_spr"]
 
 
 def settings(*overrides: str):
@@ -142,6 +142,14 @@ def test_the_other_rainbows_differ_where_they_do():
         *("replay.capacity", "env.interpolation"),
     }
     assert dopamine["rainbow.n_step"] == "20 -> 10" and otrainbow["rainbow.n_step"] == "20 -> 3"
+    spr, sr_spr = changes("reference=spr"), changes("reference=sr_spr")
+    assert {name.removeprefix("rainbow.") for name in spr} == {
+        *("architecture", "rescale", "n_step", "sigma_init", "epsilon_begin", "first_update_agent_steps"),
+        *("updates_per_agent_step", "target_interval_agent_steps"),
+    }
+    assert {name.removeprefix("rainbow.") for name in sr_spr} - {name.removeprefix("rainbow.") for name in spr} == {
+        *("hidden_dim", "noisy", "epsilon_end", "epsilon_decay_agent_steps", "target_tau", "resets.interval_updates"),
+    }
 
 
 @pytest.mark.parametrize(
