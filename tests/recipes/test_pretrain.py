@@ -15,8 +15,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from mcurl_torchrl import load_policy
 from mcurl_torchrl.modules import load_encoder
-from mcurl_torchrl.training import RunDirectory, tables
-from recipes import launch, pretrain, probe
+from mcurl_torchrl.training import Checkpoints, RunDirectory, tables
+from recipes import launch, pretrain, probe, resuming
 from recipes.command_line import group_choices
 from recipes.objective_files import drop_foreign_keys
 from recipes.schema import PretrainConfig
@@ -155,7 +155,7 @@ def test_an_agent_starts_from_it(recipe: str, frozen: bool, of_sac: Path, tmp_pa
     alone = {"sac_mcurl": "sac", "rainbow_mcurl": "rainbow", "ppo_mcurl": "ppo"}[recipe]
     start = [f"encoder.init='{file}'", *(["encoder.frozen=true", f"algo={alone}"] if frozen else [])]
     directory = train(tmp_path / "run", *SMALL, *AGENTS[recipe], *([] if frozen else SLICES), *start, recipe=recipe)
-    steps = [saved.step for saved in launch.Checkpoints(directory.checkpoints).list()]
+    steps = [saved.step for saved in Checkpoints(directory.checkpoints).list()]
     after = encoder_of(directory, steps[-1])
     same = [torch.equal(after[name], value) for name, value in trained.items()]
     assert all(same) if frozen else not any(same)
@@ -186,11 +186,11 @@ def test_all_copies_of_the_encoder_start_from_it(recipe: str, of_sac: Path, tmp_
     assert len(found) >= 2 and all(torch.equal(value, weight) for value in found.values()), list(found)
 
 
-def test_nothing_changes_without_it(tmp_path: Path):
+def test_a_run_of_before_there_was_such_a_section_can_be_resumed():
     cfg = recipe_settings(recipe="rainbow_mcurl")
-    before = launch.comparable(cfg)
-    before.pop("encoder")  # a run of before there was such a section can be resumed
-    assert list(launch.differences(before, launch.comparable(cfg))) == []
+    before = resuming.comparable(cfg)
+    before.pop("encoder")
+    assert list(resuming.differences(before, resuming.comparable(cfg))) == []
 
 
 @pytest.mark.parametrize(
