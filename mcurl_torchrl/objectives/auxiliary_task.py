@@ -170,7 +170,7 @@ class AuxiliaryTask(nn.Module):
     def reset_networks(self, keep: float) -> list[nn.Parameter]:
         """Draws the task's own networks anew, and slow copies likewise, for an agent that resets its networks.
 
-        Networks that :attr:`lasting` names, and slow copies of the encoder, keep a part of their weights.
+        Networks that ``lasting`` names, and slow copies of the encoder, keep a part of their weights.
 
         Args:
             keep (float): this part, between 0 and 1.
