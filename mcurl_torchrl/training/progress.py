@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections import deque
@@ -80,11 +81,12 @@ class Progress:
         self._measure_from(time.monotonic())
 
     def note(self, message: str) -> None:
-        """Prints a line above the bar, or as the next line of the log."""
-        if self._bar is not None:
-            self._bar.write(message, file=self._stream)
-        else:
-            print(message, file=self._stream, flush=True)
+        """Prints a line above the bar, or as the next line of the log; a log on a full disk does not end the run."""
+        with contextlib.suppress(OSError):
+            if self._bar is not None:
+                self._bar.write(message, file=self._stream)
+            else:
+                print(message, file=self._stream, flush=True)
 
     def close(self) -> None:
         """Draws the last state and ends the line; further calls do nothing."""

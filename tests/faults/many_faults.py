@@ -44,33 +44,37 @@ class Runs:
 
     def attempt(self, run: Path, before: Callable[[], None] = lambda: None) -> int:
         """Starts or continues a run in a new process; returns how it ended."""
+        reading, writing = os.pipe()  # not a file: that would be without room as well
         child = os.fork()
         if child:
+            os.close(writing)
+            with open(reading) as said:
+                self.said_last = said.read()
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         code = BROKEN
         try:
-            with open(self.folder / "said", "w") as said:
-                os.dup2(said.fileno(), 1)
-                os.dup2(said.fileno(), 2)
-                torch.set_num_threads(1)
-                before()
-                try:
-                    train(run, *self.overrides, "resume=auto", recipe=self.recipe)
-                    code = DONE
-                except (SystemExit, BadCommand, OSError) as ended:  # all three end a command with a sentence
-                    print(ended)
-                    code = REFUSED
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    sys.setprofile(None)
-                    if not self.calls.exists():
-                        self.calls.write_text(str(self.seen))
+            for output in (1, 2):
+                os.dup2(writing, output)
+            os.close(writing)
+            torch.set_num_threads(1)
+            before()
+            try:
+                train(run, *self.overrides, "resume=auto", recipe=self.recipe)
+                code = DONE
+            except (SystemExit, BadCommand, OSError) as ended:  # all three end a command with a sentence
+                print(ended, flush=True)
+                code = REFUSED
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.setprofile(None)
+                if not self.calls.exists():
+                    self.calls.write_text(str(self.seen))
         finally:
             os._exit(code)
 
     def said(self) -> str:
-        return (self.folder / "said").read_text()
+        return self.said_last
 
     def _count_calls(self) -> None:
         self.seen = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import sys
 import time
@@ -125,6 +126,17 @@ class TestLines:
         progress = make(100, stream=stream)
         progress.note("a checkpoint was written")
         assert stream.getvalue() == "a checkpoint was written\n"
+
+    def test_a_log_on_a_full_disk_does_not_end_the_run(self, clock: Clock) -> None:
+        class Full(Stream):
+            def write(self, text: str) -> int:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        progress = make(100, stream=Full())
+        progress.note("a checkpoint was written")
+        clock.now += 2
+        progress.update(50)
+        progress.close()
 
 
 class TestBar:
