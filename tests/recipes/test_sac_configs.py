@@ -127,7 +127,7 @@ def test_a_config_knows_its_keys():
         ("env=walker", ["walker-walk", "walker-stand"]),
         ("env=dmc env.task=walker-walk", ["use env=walker-walk"]),
         ("algo=m-curl", ["mcurl"]),
-        ("algo=zzz", ["curl, mcurl,", "rad, sac,", "seq_curl, state_sac,"]),
+        ("algo=zzz", ["curl, mcurl,", "rad, sac,", "seq_curl, spr, state_sac,"]),
         ("preset=gpu", ["cpu"]),
         ("reference=papers", ["paper"]),
         ("sac.bach_size=64", ["'sac.bach_size'", "sac.batch_size"]),
