@@ -799,8 +799,8 @@ MUTANTS = [
     Mutant(
         "the target network is copied a step late",
         "agents/rainbow.py",
-        "if step % self.target_interval == 0:",
-        "if step % self.target_interval == 1:",
+        "and step % self.target_interval == 0:",
+        "and step % self.target_interval == 1:",
         RAINBOW_ORDER,
     ),
     Mutant(
