@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.learning.blobs import make_loss, train
 
-NUM_UPDATES = 1600
+NUM_UPDATES = 2200
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from recipes.objective_files import drop_foreign_keys
 RECIPES = Path(launch.__file__).parent
 TRAIN = {"sac_mcurl": sac_mcurl.train, "rainbow_mcurl": rainbow_mcurl.train, "ppo_mcurl": ppo_mcurl.train}
 SMALL = ["preset=smoke", "logging.tensorboard=false", "evaluation.video=false"]
+HIDING = ("mcurl", "sym_curl", "mcurl_actions")  # the algorithms that hide whole observations
 TIMINGS = ("milliseconds", "seconds")
 
 

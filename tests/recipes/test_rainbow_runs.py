@@ -25,7 +25,7 @@ from recipes.building import make_env
 from recipes.rainbow_mcurl import make_agent, make_replay
 from recipes.schema import RainbowRecipeConfig, SACRecipeConfig
 from tests.recipes import running
-from tests.recipes.running import RECIPES, SMALL
+from tests.recipes.running import HIDING, RECIPES, SMALL
 from tests.recipes.test_rainbow_configs import ALGOS, settings
 from tests.warm_start import run_python
 
@@ -139,7 +139,7 @@ def test_every_algorithm_runs(algo: str, tmp_path: Path):
     last = tables.read(directory.metrics.path)[-1]
     assert math.isfinite(last["loss_value"])
     assert (last["loss_auxiliary"] == 0) == (algo == "rainbow")
-    assert ("contrastive_accuracy_zeroed" in last) == (algo in ("mcurl", "sym_curl"))
+    assert ("contrastive_accuracy_zeroed" in last) == (algo in HIDING)
     load_policy(directory.path)
 
 
@@ -168,7 +168,7 @@ def test_which_parameters_learn(algo: str, tmp_path: Path):
     cfg = settings("preset=smoke", f"algo={algo}")
     agent = make_agent(cfg, make_env(cfg.env, training=True), make_replay(cfg, tmp_path), torch.device("cpu"))
     policy, value, optimizer, schedule = agent.policy, agent.value, agent.optimizer, agent.schedule
-    contrastive = getattr(agent.task, "loss_module", None)
+    contrastive, own = getattr(agent.task, "loss_module", None), agent.task.own_parameters()
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     assert len(trained) == len(set(trained)) and set(policy.parameters()) <= set(trained)
     assert all(parameter.requires_grad for parameter in trained)
@@ -177,8 +177,9 @@ def test_which_parameters_learn(algo: str, tmp_path: Path):
         assert set(contrastive.parameters()) | set(policy.parameters()) == set(trained)
         momentum = contrastive.target_encoder_network_params.values(True, True)
         assert not any(copy.requires_grad for copy in momentum)
-    assert (schedule is not None) == (algo in ("mcurl", "sym_curl"))
-    assert len(optimizer.param_groups) == (1 if contrastive is None else 2)
+    assert set(trained) == {*policy.parameters(), *own}
+    assert (schedule is not None) == (algo in HIDING)
+    assert len(optimizer.param_groups) == (2 if own else 1)
 
 
 def test_rainbow_sees_plain_frames_and_the_views_are_augmented(tmp_path: Path):
