@@ -81,6 +81,7 @@ def test_updates_come_in_pairs(updates, expected):
     assert learner.blocks(updates) == expected
 
 
+@pytest.mark.slow
 def test_it_runs(tmp_path):
     command = [sys.executable, learner.__file__, "--quick", "--only", "sac", "--threads", "1"]
     command += ["--json", tmp_path / "learner.json", "--plot", tmp_path / "learner.png"]

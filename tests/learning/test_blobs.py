@@ -23,6 +23,7 @@ def test_hidden_frames_are_recognised_by_their_neighbours(accuracy: float) -> No
     assert accuracy >= 0.5
 
 
+@pytest.mark.slow
 def test_not_when_the_order_of_time_is_shuffled(accuracy: float) -> None:
     assert train(make_loss(), NUM_UPDATES, shuffle_time=True) < accuracy / 2
 

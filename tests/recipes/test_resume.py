@@ -89,12 +89,12 @@ def run_until_killed(recipe: str, where: str, step: int, folder: Path) -> int:
 @pytest.mark.parametrize(
     ("where", "step", "last_whole"),
     [
-        ("step", 5, 0),  # in the middle of the random steps
+        pytest.param("step", 5, 0, marks=pytest.mark.slow),  # in the middle of the random steps
         ("step", 33, 30),  # between two checkpoints
         ("checkpoint", 40, 30),  # inside the writing of a checkpoint
-        ("replay", 40, 30),  # with the replay saved, and the checkpoint not yet
+        pytest.param("replay", 40, 30, marks=pytest.mark.slow),  # with the replay saved, and the checkpoint not yet
         ("evaluation", 50, 50),  # with the evaluation's rows written, and its score not yet saved
-        ("row", 40, 30),  # in the middle of logging
+        pytest.param("row", 40, 30, marks=pytest.mark.slow),  # in the middle of logging
     ],
 )
 def test_killed_and_resumed(recipe: str, whole: RunDirectory, tmp_path: Path, where: str, step: int, last_whole: int):
@@ -106,7 +106,7 @@ def test_killed_and_resumed(recipe: str, whole: RunDirectory, tmp_path: Path, wh
     assert_same_run(resumed, whole)
 
 
-@pytest.mark.parametrize("step", [37, 48])
+@pytest.mark.parametrize("step", [pytest.param(37, marks=pytest.mark.slow), 48])
 def test_terminated_and_resumed(recipe: str, whole: RunDirectory, tmp_path: Path, step: int):
     folder = tmp_path / "run"
     assert run_until_killed(recipe, "terminate", step, folder) == 128 + signal.SIGTERM

@@ -161,6 +161,7 @@ def test_every_task_runs(task: str):
     assert all(torch.isfinite(value).all() for value in metrics.values())
 
 
+@pytest.mark.slow
 def test_sweeps(tmp_path: Path):
     sweep = ["-m", "seed=1,2", *SMALL, *DOT, f"hydra.sweep.dir={tmp_path}", "algo=rad"]
     environment = {**os.environ, "PYTHONPATH": str(RECIPES.parent)}

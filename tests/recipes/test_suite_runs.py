@@ -130,6 +130,7 @@ def test_a_suite_to_its_end_and_more_seeds_later(tmp_path: Path, capsys: pytest.
     assert OmegaConf.load(tmp_path / "runs" / "suite.yaml").experiments[0].seeds == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_tried_again_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture):
     variants = {"broken": ["sac.batch_size=0"], "foreign": ["sac.gamma=0.9"], "whole": []}
     command = write(tmp_path, experiment(SHORT, [1], variants=variants))
@@ -150,6 +151,7 @@ def test_a_run_that_fails_is_tried_again_and_the_others_go_on(tmp_path: Path, ca
     assert tracebacks.count("Traceback") == 2  # of both attempts
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture):
     command, run = write(tmp_path, experiment(LONG, [1])), run_of(tmp_path, "rad-seed1")
     with meanwhile(lambda: os.kill(wait_for(lambda: trains(run)), signal.SIGKILL)):
@@ -160,6 +162,7 @@ def test_a_killed_worker_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert results(run) == results(undisturbed)
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_all_and_the_same_command_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture):
     command, run = write(tmp_path, experiment(LONG, [1])), run_of(tmp_path, "rad-seed1")
 
