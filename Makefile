@@ -5,6 +5,7 @@ DEMO_ARGS ?=
 BIN := .venv/bin
 READY := .venv/.stamp
 DOCS_READY := .venv/.docs-stamp
+CLUSTER_READY := .venv/.cluster-stamp
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lint type docs docs-serve test test-slow mutants demo bench clean
@@ -48,8 +49,13 @@ SHARING := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: $(READY)  ## the fast tests and the docstrings' examples (PYTEST_ARGS="-k crop" picks)
 	$(BIN)/pytest $(SHARING) --doctest-modules mcurl_torchrl tests --durations=10 $(PYTEST_ARGS)
 
-test-slow: $(READY)  ## the tests that take minutes
+test-slow: $(CLUSTER_READY)  ## the tests that take minutes
 	$(BIN)/pytest -m slow -s --timeout 3600 $(PYTEST_ARGS)
+
+$(CLUSTER_READY): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cluster]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps hydra-ray-launcher==1.2.2
+	@touch $@
 
 mutants: $(READY)  ## break the code in named ways and see that a named test notices each
 	$(BIN)/pytest -m slow tests/test_mutants.py $(PYTEST_ARGS)

@@ -56,6 +56,10 @@ def asks_for_information(arguments: list[str]) -> bool:
     return bool(flags & set(arguments))
 
 
+def is_multirun(arguments: list[str]) -> bool:
+    return bool({"-m", "--multirun"} & set(arguments))
+
+
 def read_settings(arguments: list[str], schema: type, conf: Path) -> tuple[list[str], list[Override]]:
     """Checks the settings of a command line against a schema and a folder of configs.
 
@@ -71,6 +75,9 @@ def read_settings(arguments: list[str], schema: type, conf: Path) -> tuple[list[
         raise BadCommand(f"{error}".strip()) from None
     overrides = [as_whole_number(override, schema) for override in overrides]
     check_overrides(overrides, schema, conf)
+    from recipes.launchers import check_launcher  # it needs this module
+
+    check_launcher(overrides, multirun=is_multirun(arguments))
     rewritten = dict(zip(settings, (override.input_line for override in overrides), strict=True))
     arguments = [rewritten.get(argument, argument) for argument in arguments]
     given = {override.key_or_group: override.value() for override in overrides if not override.is_sweep_override()}
@@ -102,9 +109,13 @@ def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
         if override.key_or_group == "run":
             check_resumable(directory_named_by(override))
     resumed = [override for override in overrides if override.key_or_group == "resume"]
-    if not resumed or resumed[-1].value() is None:
+    if not resumed:
+        from recipes.launchers import settings_to_start_again
+
+        return [*arguments, *settings_to_start_again(overrides, schema)]
+    if resumed[-1].value() is None:
         return arguments
-    multirun, given = {"-m", "--multirun"} & set(arguments), {override.key_or_group for override in overrides}
+    multirun, given = is_multirun(arguments), {override.key_or_group for override in overrides}
     if resumed[-1].value() == AUTO:
         place = "hydra.sweep.dir" if multirun else "hydra.run.dir"
         if place not in given:

@@ -15,7 +15,14 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from recipes.command_line import BadCommand, asks_for_information, config_folder, in_a_sentence, read_settings
+from recipes.command_line import (
+    BadCommand,
+    asks_for_information,
+    config_folder,
+    in_a_sentence,
+    is_multirun,
+    read_settings,
+)
 from recipes.schema import check_env
 
 READ_LATER = ("resume", "run")  # what a run directory holds is checked with the modules that wrote it
@@ -50,7 +57,7 @@ def answer_early(*, config_name: str, schema: type) -> None:
 
 def can_be_composed(arguments: list[str], overrides: list[Override]) -> bool:
     """Tells whether the command line alone says what is run, and that it is one job."""
-    swept = {"-m", "--multirun"} & set(arguments) or any(override.is_sweep_override() for override in overrides)
+    swept = is_multirun(arguments) or any(override.is_sweep_override() for override in overrides)
     return not swept and not any(override.key_or_group in READ_LATER for override in overrides)
 
 

@@ -37,9 +37,10 @@ from mcurl_torchrl.training import (
     make_trackers,
 )
 from recipes.building import padding
-from recipes.command_line import BadCommand, config_folder, in_a_sentence, prepare
+from recipes.command_line import BadCommand, config_folder, in_a_sentence, is_multirun, prepare
 from recipes.objective_files import drop_foreign_keys
 from recipes.published_scores import published_scores, random_and_human_score
+from recipes.requeueing import requeue
 from recipes.resuming import already_finished, continues, how_to_go_on, prepare_directory
 from recipes.schema import check_env
 
@@ -89,16 +90,21 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
             explain(Path(HydraConfig.get().runtime.output_dir), error)
 
     def swept(cfg: DictConfig) -> None:
+        sys.argv[0] = script  # in a process of a launcher it is the launcher's, and goes into the command to go on
         try:
             checked(cfg)
         except SystemExit as ended:
-            # A stopped job ends with a number, which ends the sweep; a failed job ends with a message.
-            if HydraConfig.get().mode != RunMode.MULTIRUN or not isinstance(ended.code, str):
+            # A stopped job ends with a number; a failed job ends with a message.
+            stopped = not isinstance(ended.code, str)
+            if HydraConfig.get().mode != RunMode.MULTIRUN or (stopped and os.getpid() == sweeper):
                 raise
-            print(ended.code, file=sys.stderr, flush=True)
-            raise JobFailed(ended.code) from None
+            requeue(ended.code)
+            said = f"stopped with code {ended.code}: {HydraConfig.get().runtime.output_dir}" if stopped else ended.code
+            print(said, file=sys.stderr, flush=True)
+            raise JobFailed(said) from None
 
-    program, conf = Path(sys.argv[0]).name, config_folder(config_name)
+    script, program, conf = sys.argv[0], Path(sys.argv[0]).name, config_folder(config_name)
+    sweeper = os.getpid()  # a job in a process of its own stops alone
     try:
         sys.argv[1:] = prepare(sys.argv[1:], schema, conf)
         hydra.main(version_base="1.3", config_path=str(conf), config_name=config_name)(swept)()
@@ -109,6 +115,14 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)
         sys.exit(130)
+    except Exception as error:  # of a launcher: what a job raises ends as JobFailed
+        if not is_multirun(sys.argv):
+            raise
+        said = str(error).strip().partition("\n")[0]
+        sys.exit(
+            f"{program}: the launcher gave up waiting for the jobs: {type(error).__name__}: {said}\nWhat was saved is "
+            "there: the same command with resume=auto and hydra.sweep.dir=DIR, the folder of the sweep, goes on"
+        )
 
 
 # -- a run -------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
     python recipes/suite.py suite=smoke suite.dir=DIR jobs=2
     python recipes/suite.py suite=benchmarks/suites/atari_cpu.yaml jobs=2 nice=19
     python recipes/suite.py suite=cpu_small suite.seeds=[1,2,3,4,5]
+    python recipes/suite.py suite=atari26 launcher=submitit_slurm launcher.slurm_partition=gpu launcher.gpus_per_node=1
 
 It runs what is missing, resumes what was interrupted, skips what is finished and tries again what failed. Ctrl-C saves
 all runs; the same command goes on. docs/suites.md has the format of a suite and of its folder.
@@ -10,6 +11,7 @@ all runs; the same command goes on. docs/suites.md has the format of a suite and
 
 from __future__ import annotations
 
+import functools
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -28,7 +30,8 @@ class Options:
     """What the command line may set, beside suite.KEY."""
 
     suite: str = ""  # one of recipes/conf/suite, or the path of a YAML file
-    jobs: int = 1  # how many runs at a time
+    jobs: int = 1  # how many runs at a time; those in a cluster's queue count
+    launcher: str = "local"  # where they run: local, joblib, submitit_local, submitit_slurm, ray
     nice: int = 0  # how much they stand back for other processes, 0 to 19
     retries: int = 2  # how often a run that failed is tried again
     declare: bool = False  # write commit and time into the suite's file, and run nothing
@@ -39,12 +42,14 @@ def main(arguments: list[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(f"{__doc__}\nSuites: {', '.join(suite_names())}. {describe_options()}")
         return 0
-    options, changes = parse(arguments)
+    options, changes, launcher_options = parse(arguments)
     file = find_suite(options.suite)
     # With torch, which takes seconds: help and wrong options are answered before.
+    from recipes.suites.launchers import check_launcher, make_launcher
     from recipes.suites.provenance import declare
     from recipes.suites.running import run_alone, show_plan
 
+    check_launcher(options.launcher, launcher_options)
     folder = changes.pop("dir", None)
     suite = read_suite(file, changes, folder)
     if options.declare:
@@ -55,23 +60,29 @@ def main(arguments: list[str]) -> int:
         return 0
     if options.dry_run:
         return show_plan(suite)
-    return run_alone(suite, jobs=options.jobs, nice=options.nice, retries=options.retries)
+    make = functools.partial(
+        make_launcher, options.launcher, jobs=options.jobs, folder=suite.folder, options=launcher_options
+    )
+    return run_alone(suite, make, jobs=options.jobs, nice=options.nice, retries=options.retries)
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
 
 
-def parse(arguments: list[str]) -> tuple[Options, dict[str, Any]]:
-    """Reads KEY=VALUE; returns the options, and what suite.KEY sets."""
+def parse(arguments: list[str]) -> tuple[Options, dict[str, Any], dict[str, Any]]:
+    """Reads KEY=VALUE; returns the options, what suite.KEY sets, and what launcher.KEY sets."""
     known = {option.name: type(option.default) for option in fields(Options)}
-    options, changes = Options(), {}
+    options, changes, of_launcher = Options(), {}, {}
     for argument in arguments:
         key, equals, typed = argument.partition("=")
+        if equals and key.startswith("launcher."):  # the launcher's own names
+            of_launcher[key.removeprefix("launcher.")] = read_value(argument, typed)
+            continue
         names = [*known, *(f"suite.{name}" for name in ("dir", *EXPERIMENT_KEYS))]
         if key not in names or not equals:
             raise BadCommand(f"{argument}: there is no such option; {did_you_mean(key, names)}")
         # A path is taken as it is typed.
-        value = typed if key in ("suite", "suite.dir") else read_value(argument, typed)
+        value = typed if key in ("suite", "suite.dir", "launcher") else read_value(argument, typed)
         if key.startswith("suite."):
             changes[key.removeprefix("suite.")] = value
         elif type(value) is not known[key]:
@@ -86,7 +97,7 @@ def parse(arguments: list[str]) -> tuple[Options, dict[str, Any]]:
         raise BadCommand(f"retries={options.retries}; it must be at least 0")
     if not 0 <= options.nice <= 19:
         raise BadCommand(f"nice={options.nice}; it must be between 0 and 19")
-    return options, changes
+    return options, changes, of_launcher
 
 
 def read_value(argument: str, typed: str) -> Any:
@@ -101,7 +112,7 @@ def describe_options() -> str:
         *(f"{one.name}={one.default}" for one in fields(Options)[1:]),
         *(f"suite.{key}=" for key in EXPERIMENT_KEYS),
     ]
-    return f"Options: {', '.join(listed)}, suite.dir=."
+    return f"Options: {', '.join(listed)}, suite.dir=, launcher.KEY=."
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from types import FrameType
 
 __all__ = ["StopRequested", "catch_stop_signals"]
 
-# The last two are what a lost terminal and a batch system (Slurm, before its time limit) send.
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+# The last three are what a lost terminal and batch systems (before a time limit; submitit's is SIGUSR2) send.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass
@@ -44,7 +44,7 @@ class StopRequested:
 
 @contextlib.contextmanager
 def catch_stop_signals() -> Iterator[StopRequested]:
-    """Turns SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1 into a flag, so that the current step is finished and saved.
+    """Turns SIGINT (Ctrl-C), SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 into a flag: the current step is finished and saved.
 
     A second SIGINT raises KeyboardInterrupt at once, for a user who does not want to wait. On exit the earlier handlers
     are back. Processes forked inside have the earlier handlers: a worker still ends on a signal. Outside of the main

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, catch_stop_signals
 from recipes.command_line import BadCommand
 from recipes.suites.board import Board
 from recipes.suites.definition import Suite
 from recipes.suites.folder import note_start
+from recipes.suites.processes import Launcher
 from recipes.suites.provenance import current_commit, files_that_differ
 from recipes.suites.workers import Job, work
 
 
-def run_alone(suite: Suite, *, jobs: int, nice: int, retries: int) -> int:
+def run_alone(suite: Suite, make: Callable[[], Launcher], *, jobs: int, nice: int, retries: int) -> int:
     """Runs a suite to its end, or until it is stopped, unless another process does; returns the exit code."""
     with contextlib.ExitStack() as stack:
         try:
@@ -23,10 +25,11 @@ def run_alone(suite: Suite, *, jobs: int, nice: int, retries: int) -> int:
             raise BadCommand(f"another suite.py is at work: {error}") from None
         except OSError as error:
             raise BadCommand(f"nothing can be written in {suite.folder}: {error}") from None
-        return run(suite, at_once=jobs, nice=nice, retries=retries)
+        # Before signals are caught: Ray sets handlers of its own.
+        return run(suite, make(), at_once=jobs, nice=nice, retries=retries)
 
 
-def run(suite: Suite, *, at_once: int, nice: int, retries: int) -> int:
+def run(suite: Suite, launcher: Launcher, *, at_once: int, nice: int, retries: int) -> int:
     jobs, board = make_jobs(suite), Board(suite.name, suite.declared)
     board.say(f"{suite.name}: {len(jobs)} runs in {suite.folder}")
     for line in other_code(suite):
@@ -38,6 +41,7 @@ def run(suite: Suite, *, at_once: int, nice: int, retries: int) -> int:
     with catch_stop_signals() as stop:
         work(
             jobs,
+            launcher,
             at_once=at_once,
             nice=nice,
             retries=retries,

@@ -1,14 +1,11 @@
-"""Runs a suite's runs in processes of their own, some at a time; what ends badly is tried again."""
+"""Works on a suite's runs, some at a time; what ends badly is tried again."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,12 +16,14 @@ from typing import Literal
 from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, StopRequested
 from recipes.command_line import quoted
 from recipes.suites.definition import PlannedRun
+from recipes.suites.processes import Launcher, Process
 from recipes.suites.provenance import RECIPES, now
 from recipes.suites.state import clear_unsaved, look, read_result
 
 Status = Literal["waiting", "running", "elsewhere", "done", "failed", "refused", "stopped"]
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STOPPED = (*(128 + number for number in STOP_SIGNALS), *(-number for number in STOP_SIGNALS))  # negative: very early
+KILLED_SECONDS = 10.0  # how long a killed process may take to end; one on another machine is not waited for
 LITTLE_ROOM = 2**28  # bytes: with less, a run that failed may have failed by that
 
 
@@ -37,7 +36,7 @@ class Job:
     status: Status = "waiting"
     reason: str = ""
     attempts: int = 0
-    process: subprocess.Popen | None = None
+    process: Process | None = None
     log_begin: int = 0
 
     @property
@@ -51,7 +50,7 @@ class Job:
         self.status, self.reason = known.get(found.stage, "waiting"), found.reason
         return found.stage
 
-    def start(self, nice: int) -> None:
+    def start(self, launcher: Launcher, nice: int) -> None:
         """Starts or resumes the run, unless its folder says that this is not to be done."""
         stage = self.look()
         if self.status != "waiting":
@@ -62,30 +61,24 @@ class Job:
                 clear_unsaved(self.directory)
             self.directory.path.parent.mkdir(parents=True, exist_ok=True)
             place = quoted(self.directory.path)
-            told = [f"resume={place}"] if stage == "interrupted" else [*self.run.overrides, f"hydra.run.dir={place}"]
+            # A job that was preempted is started again with the same command, and goes on.
+            anew = [*self.run.overrides, f"hydra.run.dir={place}", "resume=auto"]
+            told = [f"resume={place}"] if stage == "interrupted" else anew
             command = [sys.executable, str(RECIPES / f"{self.run.recipe}.py"), *told]
             with open(self.log, "ab") as log:
                 log.write(f"{now()} {shlex.join(command)}\n".encode())
                 log.flush()
                 self.log_begin = log.tell()
-                # A session of its own: Ctrl-C in the terminal reaches the suite only, which decides what to do.
-                self.process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-                )
-            # Threads and processes that it starts inherit it.
-            own = os.getpriority(os.PRIO_PROCESS, 0)
-            with contextlib.suppress(ProcessLookupError):
-                os.setpriority(os.PRIO_PROCESS, self.process.pid, max(own, nice))
+            self.process = launcher.start(command, self.log, run=self.directory.path, nice=nice)
             self.status = "running"
         except RunDirectoryInUse as error:
             self.status, self.reason = "elsewhere", str(error)
         except OSError as error:
             self.status, self.reason = "failed", f"it could not be started: {error}"
 
-    def end(self, retries: int, stopping: bool) -> None:
+    def end(self, code: int, retries: int, stopping: bool) -> None:
         """Sets the status after its process has ended."""
-        assert self.process is not None
-        code, self.process = self.process.returncode, None
+        self.process = None
         if read_result(self.directory).get("finished") is True:
             self.status, self.reason = "done", "" if code == 0 else self._why(code)
         elif stopping:
@@ -119,6 +112,7 @@ def last_words(said: str) -> str:
 
 def work(
     jobs: list[Job],
+    launcher: Launcher,
     *,
     at_once: int,
     nice: int,
@@ -135,6 +129,7 @@ def work(
 
     Args:
         jobs: in the order to start them.
+        launcher: where they run.
         at_once: how many.
         nice: how much the processes stand back for others, 0 to 19.
         retries: how often a run that failed is tried again.
@@ -152,7 +147,7 @@ def work(
             busy = sum(job.status in ("running", "elsewhere") for job in jobs)
             if not stop.requested:
                 for job in [job for job in jobs if job.status == "waiting"][: max(0, at_once - busy)]:
-                    job.start(nice)
+                    job.start(launcher, nice)
                     note(job)
             elif not asked:
                 asked = True
@@ -165,16 +160,16 @@ def work(
             time.sleep(seconds)
     except KeyboardInterrupt:  # the second Ctrl-C
         _signal(jobs, signal.SIGKILL)
-        for job in jobs:
-            if job.process is not None:
-                job.process.wait()
-                job.end(retries, stopping=True)
-                note(job)
+        until = time.monotonic() + KILLED_SECONDS
+        while any(job.process is not None for job in jobs) and time.monotonic() < until:
+            for job in jobs:
+                _follow(job, retries, stop, note)
+            time.sleep(seconds / 10)
 
 
 def _follow(job: Job, retries: int, stop: StopRequested, note: Callable[[Job], None]) -> None:
-    if job.process is not None and job.process.poll() is not None:
-        job.end(retries, stopping=stop.requested)
+    if job.process is not None and (code := job.process.poll()) is not None:
+        job.end(code, retries, stopping=stop.requested)
         note(job)
     elif job.status == "elsewhere":
         job.look()

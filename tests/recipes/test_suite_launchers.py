@@ -1,35 +1,146 @@
-"""Sweeps by Hydra's launchers: one job that fails does not end them, and joblib's processes find the recipes."""
+"""Launchers: which there are, what is refused, and that one job that fails does not end a sweep."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-import sysconfig
-import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import submitit
 
-from recipes import command_line
-from recipes.schema import SACRecipeConfig
+from recipes import command_line, launchers, suite
+from recipes.requeueing import requeue
+from recipes.schema import PretrainConfig, SACRecipeConfig
+from recipes.suites.launchers import MAKE, make_launcher
 from tests.recipes.running import RECIPES, SMALL
 
 JOBS = ["-m", "sac.batch_size=0,8", "threads=1", "algo=rad", "evaluation.video=false", *SMALL]
 DOT = ["env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0"]
 
 
-@pytest.mark.parametrize("arguments", [["hydra/launcher=joblib"], ["hydra.launcher.n_jobs=2", "hydra/sweeper=basic"]])
+def prepared(*arguments: str, schema: type = SACRecipeConfig, recipe: str = "sac_mcurl") -> list[str]:
+    return command_line.prepare(list(arguments), schema, command_line.config_folder(recipe))
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-m", "hydra/launcher=joblib"], ["hydra.launcher.n_jobs=2", "hydra/sweeper=basic"]]
+)
 def test_hydras_own_groups_are_passed_on(arguments: list[str]):
-    assert command_line.prepare(arguments, SACRecipeConfig, command_line.config_folder("sac_mcurl")) == arguments
+    assert prepared(*arguments) == arguments
 
 
-def sweep(folder: Path, *arguments: str, python: str | Path = sys.executable) -> str:
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["-m", "hydra/launcher=submitit_slrm"], "did you mean submitit_slurm"),
+        (["-m", "hydra/launcher=job-lib"], "did you mean joblib"),
+        (["hydra/launcher=joblib"], "hydra/launcher=joblib runs the jobs of a sweep: add -m"),
+    ],
+    ids=" ".join,
+)
+def test_a_launcher_that_cannot_be_used(arguments: list[str], answer: str):
+    with pytest.raises(command_line.BadCommand, match=answer):
+        prepared(*arguments)
+
+
+def test_a_launcher_that_is_not_installed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(launchers.INSTALL, "abacus", "pip install -e '.[cluster]'")
+    answer = r"hydra/launcher=abacus is not installed; pip install -e '.\[cluster\]' brings it"
+    with pytest.raises(command_line.BadCommand, match=answer):
+        prepared("-m", "hydra/launcher=abacus")
+
+
+def test_all_launchers_have_an_answer():
+    assert {*launchers.INSTALL} | {"local"} == {*MAKE}
+
+
+@pytest.mark.parametrize("name", ["submitit_local", "submitit_slurm"])
+def test_a_job_that_may_be_started_again_goes_on(name: str):
+    launcher = f"hydra/launcher={name}"
+    assert prepared("-m", "seed=1,2", launcher) == ["-m", "seed=1,2", launcher, "resume=auto"]
+    assert prepared("-m", "seed=1,2", launcher, "resume=null") == ["-m", "seed=1,2", launcher, "resume=null"]
+    given = ["-m", launcher]
+    assert prepared(*given, schema=PretrainConfig, recipe="pretrain") == given  # it has nothing to resume
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["launcher=slurm"], "launcher=slurm: did you mean submitit_slurm"),
+        (["launcher=joblib", "launcher.n_jobs=2"], "launcher.n_jobs: launcher=joblib has no options"),
+        (["launcher=submitit_local", "launcher.timeout=3"], "launcher=submitit_local cannot be used: .*timeout"),
+        (["launcher=submitit_slurm"], "launcher=submitit_slurm cannot be used: .*(srun|sbatch)"),
+    ],
+    ids=" ".join,
+)
+def test_a_launcher_that_a_suite_cannot_use(arguments: list[str], answer: str, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    with pytest.raises(command_line.BadCommand, match=answer):
+        suite.main(["suite=smoke", f"suite.dir={tmp_path}", *arguments])
+
+
+@pytest.mark.parametrize(("name", "module"), [("joblib", "joblib"), ("submitit_local", "submitit"), ("ray", "ray")])
+def test_an_engine_that_is_not_installed(name: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for loaded in [*sys.modules]:
+        if loaded.partition(".")[0] == module:
+            monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, module, None)
+    answer = rf"launcher={name} is not installed \(.*{module}.*\); pip install -e '.\[cluster\]' brings it"
+    with pytest.raises(command_line.BadCommand, match=answer):
+        make_launcher(name, jobs=1, folder=tmp_path, options={})
+
+
+# -- putting a job back into the queue ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def preempted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The signals that come to where submitit waits for one."""
+    came: list[int] = []
+    number = signal.Signals[f"SIG{submitit.JobEnvironment.USR_SIG}"]
+    before = signal.signal(number, lambda number, frame: came.append(number))
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    yield came
+    signal.signal(number, before)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "times"),
+    [(143, 1), (138, 1), (140, 1), (130, 0), (129, 0), (1, 0), (None, 0), ("ValueError: no", 0)],
+)
+def test_what_a_scheduler_stopped_goes_back_into_the_queue(exit_code, times: int, preempted: list[int]):
+    requeue(exit_code)
+    assert len(preempted) == times
+
+
+def test_outside_of_submitit_nothing_is_put_back(preempted: list[int], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SUBMITIT_EXECUTOR")
+    requeue(143)
+    assert preempted == []
+
+
+def test_a_process_below_a_job_has_no_queue(preempted: list[int]):
+    signal.signal(signal.SIGUSR2, signal.SIG_DFL)  # it inherits the environment, not the handler
+    requeue(143)  # or it would end here
+
+
+# -- sweeps ------------------------------------------------------------------------------------------------------------
+
+
+def sweep(folder: Path, *arguments: str) -> str:
     """Runs a job that fails and one that does not; returns the output."""
     place = [f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=batch${sac.batch_size}"]
     done = subprocess.run(
-        [python, str(RECIPES / "sac_mcurl.py"), *JOBS, *DOT, *place, *arguments],
+        [sys.executable, str(RECIPES / "sac_mcurl.py"), *JOBS, *DOT, *place, *arguments],
         cwd=folder,  # not where the recipes are
         env={**os.environ, "PYTHONPATH": str(RECIPES.parent), "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -49,21 +160,7 @@ def test_a_failing_job_does_not_end_a_sweep(tmp_path: Path):
     assert "the sweep is over; not all of its jobs were finished. The first that failed:\nValueError" in said
 
 
-@pytest.fixture(scope="module")
-def python_with_joblib(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The python of a new venv with Hydra's joblib launcher, which borrows the rest from the running environment."""
-    folder = tmp_path_factory.mktemp("venv")
-    venv.create(folder, with_pip=True, symlinks=True)
-    python = folder / "bin" / "python"
-    command = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    site = Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
-    (site / "borrowed.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([*install, "hydra-joblib-launcher==1.2.0", "joblib"], check=True)
-    return python
-
-
 @pytest.mark.slow
-def test_jobs_in_processes_of_joblib(python_with_joblib: Path, tmp_path: Path):
-    said = sweep(tmp_path, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", python=python_with_joblib)
+def test_jobs_in_processes_of_joblib(tmp_path: Path):
+    said = sweep(tmp_path, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
     assert "the sweep is over; not all of its jobs were finished. The first that failed:\nValueError" in said

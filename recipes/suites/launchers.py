@@ -1,0 +1,130 @@
+"""Where the runs of a suite are worked on: processes of this machine, joblib, submitit (Slurm) or Ray.
+
+Each run is a recipe's process, as if started by hand; ``launcher=`` says who starts it and where. The engines are used
+directly, not through Hydra's plugins for them: a plugin waits for all of its jobs, a suite tries each one again alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from recipes.command_line import BadCommand, did_you_mean
+from recipes.launchers import EXTRA
+from recipes.suites.processes import LOST, Launcher, Local, Process, append, first_line, run_to_its_end, signal_owner
+from recipes.suites.submitit_runs import Submitit
+
+
+class Joblib:
+    """Starts runs from the worker processes of joblib (loky), which are started anew where one has died."""
+
+    def __init__(self, jobs: int) -> None:
+        from joblib.externals.loky import get_reusable_executor
+
+        self._executor = functools.partial(get_reusable_executor, max_workers=jobs)
+
+    def start(self, command: list[str], log: Path, *, run: Path, nice: int) -> Process:
+        return JoblibRun(self._executor().submit(run_to_its_end, command, log, nice), log, run)
+
+
+class JoblibRun:
+    """A run in a worker of joblib."""
+
+    def __init__(self, future: Any, log: Path, run: Path) -> None:
+        self._future, self._log, self._run = future, log, run
+        self._signal: int | None = None
+
+    def poll(self) -> int | None:
+        if not self._future.done():
+            # It cannot be told before it works in its folder.
+            if self._signal is not None and signal_owner(self._run, self._signal):
+                self._signal = None
+            return None
+        try:
+            return self._future.result()
+        except Exception as error:  # its worker has died; the recipe may live on, and is found by its lock
+            append(self._log, first_line(error))
+            return LOST
+
+    def send_signal(self, number: int) -> None:
+        self._signal = number
+        self.poll()
+
+
+class Ray:
+    """Starts runs from tasks of a Ray cluster: of the one at ``address`` or $RAY_ADDRESS, else one on this machine.
+
+    Args:
+        options: ``address``, and of each task ``num_cpus`` (one), ``num_gpus``, ``memory`` and ``resources``.
+    """
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        import ray
+
+        address = options.pop("address", None)
+        # The suite tries a lost run again itself.
+        self._task = ray.remote(run_to_its_end).options(**{"num_cpus": 1, "max_retries": 0, **options})
+        ray.init(address, log_to_driver=False, logging_level="warning", configure_logging=True)
+
+    def start(self, command: list[str], log: Path, *, run: Path, nice: int) -> Process:
+        return RayRun(self._task.remote(command, log, nice), log)
+
+
+class RayRun:
+    """A run in a task of Ray."""
+
+    def __init__(self, task: Any, log: Path) -> None:
+        self._task, self._log = task, log
+
+    def poll(self) -> int | None:
+        import ray
+
+        if not ray.wait([self._task], timeout=0)[0]:
+            return None
+        try:
+            return ray.get(self._task)
+        except Exception as error:  # its worker or its node is gone
+            append(self._log, first_line(error))
+            return LOST
+
+    def send_signal(self, number: int) -> None:
+        import ray
+
+        ray.cancel(self._task, force=number == signal.SIGKILL)
+
+
+# -- choosing ----------------------------------------------------------------------------------------------------------
+
+MAKE: dict[str, Callable[[int, Path, dict[str, Any]], Launcher]] = {
+    "local": lambda jobs, folder, options: Local(),
+    "joblib": lambda jobs, folder, options: Joblib(jobs),
+    "submitit_local": lambda jobs, folder, options: Submitit("local", folder, options),
+    "submitit_slurm": lambda jobs, folder, options: Submitit("slurm", folder, options),
+    "ray": lambda jobs, folder, options: Ray(options),
+}
+WITHOUT_OPTIONS = ("local", "joblib")
+
+
+def check_launcher(name: str, options: dict[str, Any]) -> None:
+    """Refuses a name that is none, and options where there are none."""
+    if name not in MAKE:
+        raise BadCommand(f"launcher={name}: {did_you_mean(name, list(MAKE))}")
+    if options and name in WITHOUT_OPTIONS:
+        raise BadCommand(f"launcher.{next(iter(options))}: launcher={name} has no options")
+
+
+def make_launcher(name: str, *, jobs: int, folder: Path, options: dict[str, Any]) -> Launcher:
+    """Makes a launcher.
+
+    Raises:
+        BadCommand: if it is not installed, or if it does not take the options.
+    """
+    try:
+        return MAKE[name](jobs, folder, dict(options))
+    except ImportError as error:
+        raise BadCommand(f"launcher={name} is not installed ({error}); {EXTRA} brings it") from None
+    except Exception as error:
+        raise BadCommand(f"launcher={name} cannot be used: {first_line(error)}") from None

@@ -1,0 +1,135 @@
+"""Runs of a suite as jobs of submitit: in Slurm's queue, or in processes of this machine that behave like it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from recipes.requeueing import requeue
+from recipes.suites.processes import LOST, Process, append, first_line, signal_owner
+
+A_DAY = 24 * 60  # minutes that submitit asks for, where nothing else is said
+LOOK_INTO_QUEUE_SECONDS = 30.0
+
+
+class RecipeJob:
+    """Runs a recipe in a process of submitit, and again in another one if it was preempted: it has ``checkpoint``."""
+
+    def __init__(self, command: list[str], log: Path, nice: int) -> None:
+        self._command, self._log, self._nice = command, log, nice
+
+    def __call__(self) -> int:
+        if os.environ["SUBMITIT_EXECUTOR"] == "local":
+            os.setsid()  # as in start_process
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        os.nice(self._nice)
+        with open(self._log, "ab") as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        _, script, *sys.argv[1:] = self._command
+        sys.argv[0] = script
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as ended:
+            requeue(ended.code)
+            if isinstance(ended.code, str):
+                print(ended.code, file=sys.stderr, flush=True)
+            return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        return 0
+
+    def checkpoint(self) -> Any:
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+class Submitit:
+    """Hands runs to submitit, each as a job of its own.
+
+    Args:
+        cluster: ``"slurm"`` or ``"local"``.
+        folder: where submitit's own files go.
+        options: submitit's parameters, such as ``timeout_min`` and ``slurm_partition``.
+    """
+
+    def __init__(self, cluster: str, folder: Path, options: dict[str, Any]) -> None:
+        from submitit import AutoExecutor
+
+        # A run that saves may reach its time limit as often as it needs.
+        often = {f"{cluster}_max_num_timeout": 10_000}
+        self._executor = AutoExecutor(folder / ".submitit" / "%j", cluster=cluster, **often)
+        self._executor.update_parameters(**{"timeout_min": A_DAY, **options})
+
+    def start(self, command: list[str], log: Path, *, run: Path, nice: int) -> Process:
+        self._executor.update_parameters(name=run.name)
+        # submitit's local processes end at Ctrl-C, one second after their jobs were told: they are not to see it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            job = self._executor.submit(RecipeJob(command, log, nice))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        append(log, f"job {job.job_id} of submitit; what it says itself: {job.paths.stderr}")
+        return (SlurmRun if self._executor.cluster == "slurm" else LocalSubmititRun)(job, log, run)
+
+
+class LocalSubmititRun:
+    """A job of submitit on this machine."""
+
+    def __init__(self, job: Any, log: Path, run: Path) -> None:
+        self._job, self._log, self._run = job, log, run
+        self._signal: int | None = None
+
+    def poll(self) -> int | None:
+        if not self._over():
+            if self._signal is not None and signal_owner(self._run, self._signal):
+                self._signal = None
+            return None
+        try:
+            return self._job.result()
+        except Exception as error:
+            append(self._log, first_line(error))
+            return LOST
+
+    def send_signal(self, number: int) -> None:
+        """Others than SIGINT and SIGKILL would bring it back into the queue."""
+        self._signal = number if number == signal.SIGKILL else signal.SIGINT
+        self.poll()
+
+    def _over(self) -> bool:
+        return self._job.done()
+
+
+class SlurmRun(LocalSubmititRun):
+    """A job of submitit in Slurm's queue, or on one of its nodes."""
+
+    _next_look = 0.0
+
+    def send_signal(self, number: int) -> None:
+        job_id = self._job.job_id
+        how = [] if number == signal.SIGKILL else ["--state=PENDING"]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(["scancel", *how, job_id], capture_output=True, timeout=60)
+            if number != signal.SIGKILL:
+                subprocess.run(["scancel", "--signal=INT", job_id], capture_output=True, timeout=60)
+
+    def _over(self) -> bool:
+        """Looks for a result, and into the queue: submitit asks Slurm's accounting, which not every cluster has."""
+        if self._job.paths.result_pickle.exists():
+            return True
+        if time.monotonic() < self._next_look:
+            return False
+        self._next_look = time.monotonic() + LOOK_INTO_QUEUE_SECONDS
+        command = ["squeue", "--noheader", f"--jobs={self._job.job_id}", "--format=%T"]
+        try:
+            asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        unknown = "Invalid job id" in asked.stderr  # Slurm forgets what has ended
+        return unknown or (asked.returncode == 0 and not asked.stdout.strip())
