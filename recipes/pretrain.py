@@ -57,6 +57,7 @@ def pretrain(cfg: PretrainConfig, folder: Path) -> None:
         torch.set_num_threads(cfg.threads)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True), encoding="utf-8")
+    (folder / "metrics.csv").unlink(missing_ok=True)  # of a job that was preempted: this begins anew
     seed_everything(cfg.seed)
     device, buffer = pick_device(cfg.device), fill_buffer(cfg)
     encoder = make_encoder(cfg, buffer).to(device)

@@ -91,6 +91,12 @@ def test_every_objective_trains_an_encoder(algo: str, tmp_path: Path):
     assert all(math.isfinite(row["loss_auxiliary"]) for row in tables.read(tmp_path / "metrics.csv"))
 
 
+def test_a_job_that_is_started_again_begins_anew(tmp_path: Path):
+    for _ in range(2):
+        run(tmp_path, *PRETRAIN["rainbow_mcurl"])
+    assert [row["update"] for row in tables.read(tmp_path / "metrics.csv")] == [5, 10]
+
+
 def test_the_same_seed_gives_the_same_encoder(tmp_path: Path):
     once, again, other = (
         load_encoder(run(tmp_path / name, *PRETRAIN["rainbow_mcurl"], f"seed={seed}")).state_dict()
