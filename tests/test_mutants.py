@@ -34,6 +34,7 @@ RESETS = "tests/agents/test_resets.py"
 STATISTICS = "tests/reports/test_statistics.py"
 FAULTS_STOPPING = "tests/faults/test_stopping.py"
 FAULTS_DISK = "tests/faults/test_disk_and_records.py"
+LAUNCHERS = "tests/recipes/test_suite_launchers.py"
 
 
 @dataclass(frozen=True)
@@ -1201,6 +1202,48 @@ MUTANTS = [
         "shutil.rmtree(folder, ignore_errors=True)",
         "pass",
         f"{FAULTS_DISK}::test_a_run_with_its_replay_on_disk_is_resumed",
+    ),
+    Mutant(
+        "a scheduler's signal ends a run in the middle of a step",
+        "training/stopping.py",
+        "signal.SIGUSR1, signal.SIGUSR2)",
+        "signal.SIGUSR1)",
+        f"{FAULTS_STOPPING}::test_a_scheduler_gets_its_signal_back_afterwards",
+    ),
+    Mutant(
+        "a preempted job is not put back into the queue",
+        "../recipes/requeueing.py",
+        "signal.raise_signal(preempted)",
+        "pass",
+        f"{LAUNCHERS}::test_what_a_scheduler_stopped_goes_back_into_the_queue",
+    ),
+    Mutant(
+        "Ctrl-C puts a job back into the queue",
+        "../recipes/requeueing.py",
+        "PREEMPTING = (signal.SIGTERM,",
+        "PREEMPTING = (signal.SIGINT, signal.SIGTERM,",
+        f"{LAUNCHERS}::test_what_a_scheduler_stopped_goes_back_into_the_queue",
+    ),
+    Mutant(
+        "a job that is started again refuses its own folder",
+        "../recipes/launchers.py",
+        "in STARTS_AGAIN else []",
+        "in () else []",
+        f"{LAUNCHERS}::test_a_job_that_may_be_started_again_goes_on",
+    ),
+    Mutant(
+        "a launcher for a single run is ignored",
+        "../recipes/launchers.py",
+        "if not multirun and not any(",
+        "if False and not any(",
+        f"{LAUNCHERS}::test_a_launcher_that_cannot_be_used",
+    ),
+    Mutant(
+        "a pretraining that is started again adds to its table",
+        "../recipes/pretrain.py",
+        '(folder / "metrics.csv").unlink(missing_ok=True)',
+        "pass",
+        "tests/recipes/test_pretrain.py::test_a_job_that_is_started_again_begins_anew",
     ),
 ]
 

@@ -76,6 +76,19 @@ def test_an_ignored_hangup_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_scheduler_gets_its_signal_back_afterwards():
+    came = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: came.append(number))  # as submitit does
+    try:
+        with catch_stop_signals() as stop:
+            signal.raise_signal(signal.SIGUSR2)
+            assert stop.requested and stop.exit_code == 140 and came == []
+        signal.raise_signal(signal.SIGUSR2)
+        assert came == [signal.SIGUSR2]
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
 def test_the_best_checkpoint_is_of_a_trained_policy(fault, tmp_path: Path):
     fault(lambda env, reward: reward + 100 if not env.trains and env.taken <= 40 else reward)
     run = train(tmp_path / "run", *RUN)

@@ -36,7 +36,8 @@ def sweep(folder: Path, *arguments: str) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, str(RECIPES / "sac_mcurl.py"), "-m", "seed=1,2", *SETTINGS, *place, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(RECIPES.parent), "OMP_NUM_THREADS": "1"},
+        # Ray's workers stand back for other processes (15), which makes them slow on a busy machine.
+        env={**os.environ, "PYTHONPATH": str(RECIPES.parent), "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"},
         stderr=subprocess.PIPE,
         text=True,
     )
