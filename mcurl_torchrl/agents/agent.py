@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from mcurl_torchrl.modules import Policy
 from mcurl_torchrl.objectives import AuxiliaryTask
+from mcurl_torchrl.ranks import ALONE, Ranks
 
 __all__ = ["Agent"]
 
@@ -27,11 +28,13 @@ class Agent(ABC):
         policy (Policy): the part that is left when training is over.
         task (AuxiliaryTask): the auxiliary task.
         first_update_step (int): the agent step of the first update.
+        ranks (Ranks): the ranks that learn together; one process by default.
     """
 
     policy: Policy
     task: AuxiliaryTask
     first_update_step: int
+    ranks: Ranks = ALONE
 
     @property
     def device(self) -> torch.device:

@@ -12,11 +12,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from mcurl_torchrl.objectives import joint_parameters
+from mcurl_torchrl.ranks import ALONE, Ranks
 
 __all__ = ["keep_optimizer_options", "optimize"]
 
 
-def optimize(loss: Tensor, *optimizers: Optimizer, max_norm: float | None = None) -> Tensor | None:
+def optimize(
+    loss: Tensor, *optimizers: Optimizer, max_norm: float | None = None, ranks: Ranks = ALONE
+) -> Tensor | None:
     """Takes one step: clears the gradients, computes them for ``loss``, and lets each optimizer move its parameters.
 
     The gradients (clipped ones, with ``max_norm``) stay in place afterwards, so that their size can be measured.
@@ -28,6 +31,8 @@ def optimize(loss: Tensor, *optimizers: Optimizer, max_norm: float | None = None
     Keyword Args:
         max_norm (float, optional): the largest norm of the gradients of all optimizers' parameters together, each
             parameter counted once; larger gradients are scaled down to it. Defaults to None, any norm.
+        ranks (Ranks): the ranks that learn together: gradients are averaged over them, before they are scaled.
+            Defaults to one process.
 
     Returns:
         With ``max_norm``, the norm before the scaling, as a tensor, so that no step waits for the device.
@@ -49,10 +54,10 @@ def optimize(loss: Tensor, *optimizers: Optimizer, max_norm: float | None = None
     for optimizer in optimizers:
         optimizer.zero_grad(set_to_none=True)
     loss.backward()
-    norm = None
-    if max_norm is not None:
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        norm = torch.nn.utils.clip_grad_norm_(joint_parameters(*(group["params"] for group in groups)), max_norm)
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    parameters = joint_parameters(*(group["params"] for group in groups))
+    ranks.average_gradients(parameters)
+    norm = None if max_norm is None else torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     for optimizer in optimizers:
         optimizer.step()
     return norm

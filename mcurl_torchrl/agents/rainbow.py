@@ -20,6 +20,7 @@ from mcurl_torchrl.checks import check_count, check_number
 from mcurl_torchrl.modules import RainbowPolicy
 from mcurl_torchrl.modules.resetting import shrink_and_perturb
 from mcurl_torchrl.objectives import AuxiliaryTask, CategoricalDQNLoss, ExpectedDQNLoss, NoTask, linear_schedule
+from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.replay import PrioritizedTransitionSampler
 
 __all__ = ["RainbowAgent"]
@@ -52,6 +53,8 @@ class RainbowAgent(Agent):
         max_gradient_norm (float, optional): larger gradients are scaled down to it. Defaults to 10; None: no clipping.
         target_tau (float): below 1, the target network follows at each update, ``target <- tau * network + (1 - tau) *
             target``, and is never copied. Defaults to 1: it is copied at intervals.
+        ranks (Ranks): the ranks that learn together, each from its share of every batch. Noise is the same on all.
+            Defaults to one process.
 
     Raises:
         ValueError: on numbers out of range, and if nothing would ever explore.
@@ -97,6 +100,7 @@ class RainbowAgent(Agent):
         adam_eps: float = 1.5e-4,
         max_gradient_norm: float | None = 10.0,
         target_tau: float = 1.0,
+        ranks: Ranks = ALONE,
     ) -> None:
         for name, rate in (("lr", lr), ("adam_eps", adam_eps)):
             check_number(name, rate, above=0)
@@ -113,6 +117,7 @@ class RainbowAgent(Agent):
             raise ValueError("epsilon_end=0 with noisy=false would never explore; set it to 0.01, say")
         self.policy = policy
         self.value = value
+        self.ranks = value.ranks = ranks
         self.task = NoTask(policy.network.encoder) if task is None else task
         self.sampler = sampler
         self.random_action = random_action
@@ -139,7 +144,8 @@ class RainbowAgent(Agent):
 
     def begin_step(self, step: int) -> None:
         """Draws the online noise of the step, and sets epsilon and beta."""
-        self.policy.reset_noise()  # to act and to learn with
+        with self.ranks.same_draws():
+            self.policy.reset_noise()  # to act and to learn with
         self._update = max(0, step - self.first_update_step) * self.updates_per_agent_step
         self.epsilon = self._epsilon_of(step)
         self.sampler.beta = self._beta_of(step)
@@ -164,11 +170,12 @@ class RainbowAgent(Agent):
 
     def update(self, batch: TensorDictBase, views: TensorDictBase, *, measure: bool = False) -> dict[str, Tensor]:
         """Takes one update: one loss for Rainbow and the auxiliary task, one step of one Adam."""
-        self.value.reset_target_noise()
+        with self.ranks.same_draws():
+            self.value.reset_target_noise()
         metrics = dict(self.value(batch).items()) | {"td_error": batch["td_error"].mean()}
         metrics |= dict(self.task(views).items())
         loss = metrics["loss_value"] + metrics["loss_auxiliary"]
-        norm = optimize(loss, self.optimizer, max_norm=self.max_gradient_norm or math.inf)
+        norm = optimize(loss, self.optimizer, max_norm=self.max_gradient_norm or math.inf, ranks=self.ranks)
         if self.schedule is not None:
             self.schedule.step()
         self.task.update_targets()
@@ -179,12 +186,13 @@ class RainbowAgent(Agent):
             metrics["gradient_norm"] = norm  # of all parameters, before clipping
             metrics["gradient_norm_encoder_clipped"] = gradient_norm(self.policy.network.encoder.parameters())
             with torch.no_grad():
-                latents = self.policy.network.encoder.features(batch["pixels"])
+                latents = self.ranks.gather(self.policy.network.encoder.features(batch["pixels"]))
             metrics |= {"latent_spread": latent_spread(latents), "latent_rank": effective_rank(latents)}
         self._update += 1
         if self.resets is not None and self.resets.due(self._update):
-            self.reset(self.resets.keep)
-        return {name: number.detach() for name, number in metrics.items()}
+            with self.ranks.same_draws():
+                self.reset(self.resets.keep)
+        return self.ranks.average({name: number.detach() for name, number in metrics.items()})
 
     def use_resets(self, resets: Resets) -> None:
         """Draws networks anew from now on, at the updates that ``resets`` tells.

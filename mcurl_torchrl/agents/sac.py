@@ -17,6 +17,7 @@ from mcurl_torchrl.agents.optimizing import optimize
 from mcurl_torchrl.agents.resets import Resets, forget, part_to_keep
 from mcurl_torchrl.checks import check_choice, check_count, check_number
 from mcurl_torchrl.objectives import AuxiliaryTask, LatentSAC, NoTask, inverse_sqrt_warmup
+from mcurl_torchrl.ranks import ALONE, Ranks
 
 __all__ = ["SACAgent"]
 
@@ -51,6 +52,7 @@ class SACAgent(Agent):
             does, and as MLR has it. Defaults to False.
         auxiliary_max_gradient_norm (float, optional): larger gradients of the auxiliary loss are scaled down to it.
             Defaults to None: no clipping.
+        ranks (Ranks): the ranks that learn together, each from its share of every batch. Defaults to one process.
 
     Raises:
         ValueError: on numbers out of range and on another order.
@@ -88,6 +90,7 @@ class SACAgent(Agent):
         auxiliary_encoder_decays: bool = True,
         auxiliary_encoder_warms_up: bool = False,
         auxiliary_max_gradient_norm: float | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         for part in update_order:
             check_choice("update_order", part, UPDATES)
@@ -95,6 +98,7 @@ class SACAgent(Agent):
             raise ValueError(f"update_order={list(update_order)}; each of {list(UPDATES)} must be there once")
         self.policy = losses.policy
         self.losses = losses
+        self.ranks = losses.ranks = ranks
         self.task = NoTask(losses.encoder) if task is None else task
         self.random_action = random_action
         self.random_agent_steps = check_count("random_agent_steps", random_agent_steps)
@@ -176,24 +180,26 @@ class SACAgent(Agent):
                 metrics |= self._update_auxiliary(views, measure)
         self._update += 1
         if self.resets is not None and self.resets.due(self._update):
-            self.reset(self.resets.keep)
-        return {name: value.detach() for name, value in metrics.items()}
+            with self.ranks.same_draws():
+                self.reset(self.resets.keep)
+        return self.ranks.average({name: value.detach() for name, value in metrics.items()})
 
     def _update_critic(self, batch: TensorDictBase, measure: bool) -> dict[str, Tensor]:
         out = self.losses.critic_loss(batch)
-        optimize(out["loss_qvalue"], self.optimizers["critic"])
+        optimize(out["loss_qvalue"], self.optimizers["critic"], ranks=self.ranks)
         metrics = {"loss_qvalue": out["loss_qvalue"], "td_error": out["td_error"].mean()}
         if measure:
             metrics["gradient_norm_critic"] = gradient_norm(self.losses.critic_parameters())
             metrics["gradient_norm_encoder"] = gradient_norm(self.losses.encoder.parameters())
-            metrics["latent_spread"] = latent_spread(out["critic_latent"])
-            metrics["latent_rank"] = effective_rank(out["critic_latent"])
+            latents = self.ranks.gather(out["critic_latent"])
+            metrics["latent_spread"] = latent_spread(latents)
+            metrics["latent_rank"] = effective_rank(latents)
         return metrics
 
     def _update_actor(self, batch: TensorDictBase) -> dict[str, Tensor]:
         out = self.losses.actor_loss(batch)
-        optimize(out["loss_actor"], self.optimizers["actor"])
-        optimize(out["loss_alpha"], self.optimizers["alpha"])
+        optimize(out["loss_actor"], self.optimizers["actor"], ranks=self.ranks)
+        optimize(out["loss_alpha"], self.optimizers["alpha"], ranks=self.ranks)
         # Always, not only where it is measured: the actor may never step in an update that is logged.
         return dict(out.items()) | {"gradient_norm_actor": gradient_norm(self.losses.actor_parameters())}
 
@@ -202,7 +208,7 @@ class SACAgent(Agent):
         if not metrics["loss_auxiliary"].requires_grad:  # no task, nothing to train
             return metrics
         own = [self.optimizers[name] for name in ("auxiliary_encoder", "auxiliary") if name in self.optimizers]
-        optimize(metrics["loss_auxiliary"], *own, max_norm=self.auxiliary_max_gradient_norm)
+        optimize(metrics["loss_auxiliary"], *own, max_norm=self.auxiliary_max_gradient_norm, ranks=self.ranks)
         for schedule in self.schedules.values():
             schedule.step()
         if measure:

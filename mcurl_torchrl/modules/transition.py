@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.modules.batch_norm import RankedBatchNorm2d
 from mcurl_torchrl.modules.encoders import rescale_latents
+from mcurl_torchrl.ranks import ALONE, Ranks
 
 __all__ = ["ConvTransition"]
 
@@ -27,6 +29,10 @@ class ConvTransition(nn.Module):
             ``encoder.feature_shape``.
         num_actions (int): the number of actions.
 
+    Keyword Args:
+        ranks (Ranks): the ranks that share each batch; BatchNorm takes the statistics of the whole of it. Defaults to
+            one process.
+
     Examples:
         >>> import torch
         >>> from mcurl_torchrl import AtariEncoder
@@ -37,7 +43,7 @@ class ConvTransition(nn.Module):
         torch.Size([32, 3136])
     """
 
-    def __init__(self, feature_shape: Sequence[int], num_actions: int) -> None:
+    def __init__(self, feature_shape: Sequence[int], num_actions: int, *, ranks: Ranks = ALONE) -> None:
         super().__init__()
         self.feature_shape = tuple(feature_shape)
         self.num_features = math.prod(self.feature_shape)
@@ -46,7 +52,7 @@ class ConvTransition(nn.Module):
         self.layers = nn.Sequential(
             nn.Conv2d(channels + num_actions, channels, 3, padding=1),
             nn.ReLU(),
-            nn.BatchNorm2d(channels),
+            RankedBatchNorm2d(channels, ranks=ranks),
             nn.Conv2d(channels, channels, 3, padding=1),
             nn.ReLU(),
         )

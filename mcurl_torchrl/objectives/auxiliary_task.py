@@ -108,7 +108,7 @@ class AuxiliaryTask(nn.Module):
         self.__dict__["_encoder"] = encoder  # its owner saves it, moves it and trains it
         self.__dict__["_shared"] = [*shared] if encoder is None else [encoder, *shared]
         self._slices: FrameSlices | None = None
-        self._slices_shape = (0, 0)
+        self._slice_len = 0
 
     @property
     def device(self) -> torch.device:
@@ -128,12 +128,13 @@ class AuxiliaryTask(nn.Module):
     ) -> None:
         """Makes :meth:`sample` draw slices of a buffer, ``[num_slices, slice_len]``, each of one episode.
 
+        Of several ranks (``buffer.ranks``) each gets its share of the slices.
+
         ``keys`` are the stored entries that it reads, as in :meth:`FrameReplayBuffer.slices
         <mcurl_torchrl.FrameReplayBuffer.slices>`; None reads the pixels alone.
         """
         self._slices = buffer.slices(num_slices=num_slices, slice_len=slice_len, keys=keys, transform=transform)
-        self._slices_shape = (num_slices, slice_len)
-        self.steps_before_sampling = slice_len
+        self._slice_len = self.steps_before_sampling = slice_len
 
     def sample(self, batch: TensorDictBase | None = None) -> TensorDictBase:
         """Draws the data of one update, on the encoder's device: slices, after :meth:`read_slices`.
@@ -143,7 +144,7 @@ class AuxiliaryTask(nn.Module):
         """
         if self._slices is None:
             raise NotImplementedError(f"{type(self).__name__} needs sample(), or a call of read_slices()")
-        return self._slices.sample().reshape(*self._slices_shape).to(self.device)
+        return self._slices.sample().reshape(-1, self._slice_len).to(self.device)
 
     def forward(self, views: TensorDictBase) -> TensorDictBase:
         """Returns ``loss_auxiliary``, weighted by ``coeff``, and metrics without gradients under names of their own."""

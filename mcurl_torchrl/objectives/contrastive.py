@@ -13,8 +13,9 @@ from torch import nn
 
 from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.objectives.encoding import EncodingLoss
-from mcurl_torchrl.objectives.functional import info_nce, reduce_masked
+from mcurl_torchrl.objectives.functional import reduce_masked
 from mcurl_torchrl.objectives.target_loss import valid_positions
+from mcurl_torchrl.ranks import ALONE, Ranks
 
 __all__ = ["ContrastiveLoss"]
 
@@ -40,6 +41,7 @@ class ContrastiveLoss(EncodingLoss):
         reduction (str): ``"mean"``, ``"sum"`` or ``"none"``. Defaults to ``"mean"``.
         target_encoder_network (nn.Module, optional): encodes the keys in place of a momentum copy of this loss's own.
             Defaults to None.
+        ranks (Ranks): as in :class:`~mcurl_torchrl.MaskedContrastiveLoss`. Defaults to one process.
 
     Examples:
         >>> import torch
@@ -71,8 +73,10 @@ class ContrastiveLoss(EncodingLoss):
         temperature: float = 1.0,
         reduction: str | None = "mean",
         target_encoder_network: nn.Module | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         super().__init__(encoder_network, target_encoder_network, temperature, reduction)
+        self.ranks = ranks
         size = getattr(encoder_network, "feature_dim", latent_dim)
         if size != check_count("latent_dim", latent_dim):
             raise ValueError(f"the encoder's latents have feature_dim={size}; got latent_dim={latent_dim}")
@@ -98,10 +102,10 @@ class ContrastiveLoss(EncodingLoss):
         query_pixels, key_pixels = self._require_views(tensordict)
         queries, keys = self.encode(query_pixels), self.encode_keys(key_pixels)
         valid = valid_positions(tensordict, self.loss_mask_key, queries.shape[:-1])
-        losses, correct = info_nce(queries @ self.bilinear, keys, temperature=self.temperature, valid=valid)
+        losses, correct = self._info_nce(queries @ self.bilinear, keys, valid)
         return TensorDict(
             {
-                "loss_contrastive": reduce_masked(losses, valid, self.reduction),
-                "contrastive_accuracy": reduce_masked(correct.float(), valid),
+                "loss_contrastive": reduce_masked(losses, valid, self.reduction, ranks=self.ranks),
+                "contrastive_accuracy": reduce_masked(correct.float(), valid, ranks=self.ranks),
             }
         )

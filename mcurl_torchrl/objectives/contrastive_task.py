@@ -85,6 +85,7 @@ class ContrastiveTask(AuxiliaryTask):
             temperature=temperature,
             reduction=reduction,
             target_encoder_network=target_encoder,
+            ranks=buffer.ranks,
         ).to(self.device)
         self._targets = SoftUpdate(self.loss_module, tau=tau) if target_encoder is None else None
         if views == "slices":

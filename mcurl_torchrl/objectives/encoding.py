@@ -7,6 +7,7 @@ from tensordict import TensorDictBase, TensorDictParams
 from torch import Tensor, nn
 
 from mcurl_torchrl.checks import require
+from mcurl_torchrl.objectives.functional import info_nce
 from mcurl_torchrl.objectives.parameters import call_with
 from mcurl_torchrl.objectives.target_loss import TargetLoss
 
@@ -52,6 +53,18 @@ class EncodingLoss(TargetLoss):
             if self.target_encoder_network is not None:
                 return self.target_encoder_network(pixels)
             return call_with(self.target_encoder_network_params, self.encoder_network, pixels)
+
+    def _info_nce(
+        self, queries: Tensor, keys: Tensor, valid: Tensor | None, *, negatives: str = "batch"
+    ) -> tuple[Tensor, Tensor]:
+        """Computes InfoNCE of this rank's queries; negatives of the batch are the keys of all ranks."""
+        first_key = 0
+        if negatives == "batch":
+            first_key = self.ranks.index * len(keys)
+            keys, valid = self.ranks.gather(keys), None if valid is None else self.ranks.gather(valid)
+        return info_nce(
+            queries, keys, negatives=negatives, temperature=self.temperature, valid=valid, first_key=first_key
+        )
 
     def _require_views(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Returns the query and the key pixels, of equal shape. A call with keywords has no batch size."""

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mcurl_torchrl.checks import check_choice
+from mcurl_torchrl.ranks import ALONE, Ranks
 
 __all__ = [
     "NEGATIVES",
@@ -34,49 +35,56 @@ def info_nce(
     negatives: str = "batch",
     temperature: float = 1.0,
     valid: Tensor | None = None,
+    first_key: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Asks of each query which key is its own (https://arxiv.org/abs/1807.03748).
 
     Args:
         queries (torch.Tensor): ``[*, T, d]``.
-        keys (torch.Tensor): ``[*, T, d]``; the key at a query's place is its positive.
+        keys (torch.Tensor): ``[*, T, d]``; the key at a query's place is its positive. With ``negatives="batch"``
+            there may be more keys than queries, such as those of other ranks.
 
     Keyword Args:
         negatives (str): what it is told apart from: ``"batch"``, all keys, or ``"sequence"``, the T keys of its slice.
         temperature (float): divides the logits.
-        valid (torch.Tensor, optional): bool ``[*, T]``, False at padding, whose keys are no negatives. The results at
-            padding itself mean nothing. Defaults to None: no padding.
+        valid (torch.Tensor, optional): bool ``[*, T]`` for the keys, False at padding, whose keys are no negatives.
+            The results at padding itself mean nothing. Defaults to None: no padding.
+        first_key (int): where the keys of the queries begin, along the first dimension of the keys. Defaults to 0.
 
     Returns:
         The cross entropy at each place, and whether the positive had the largest logit: ``[*, T]`` each. Logits are
         float32 or better, also under autocast.
     """
     check_choice("negatives", negatives, NEGATIVES)
-    if queries.shape != keys.shape:
+    own = slice(first_key, first_key + len(queries))
+    if keys[own].shape != queries.shape or (negatives != "batch" and len(keys) != len(queries)):
         raise ValueError(f"queries {tuple(queries.shape)} and keys {tuple(keys.shape)} must have the same shape")
     shape = queries.shape[:-1]
     with torch.autocast(queries.device.type, enabled=False):
         precision = torch.promote_types(queries.dtype, torch.float32)
         queries, keys = queries.to(precision), keys.to(precision)
+        first = 0
         if negatives == "batch":
+            first = first_key * queries[0].numel() // queries.shape[-1]
             queries, keys = queries.flatten(0, -2), keys.flatten(0, -2)
             valid = None if valid is None else valid.flatten()
         logits = queries @ keys.transpose(-1, -2) / temperature
         count = logits.shape[-1]
         if valid is not None:
             # Each place keeps its own key: a row of nothing but -inf would have NaN gradients.
-            own = torch.eye(count, dtype=torch.bool, device=logits.device)
-            logits = logits.masked_fill(~(valid.unsqueeze(-2) | own), -torch.inf)
-        labels = torch.arange(count, device=logits.device).expand(logits.shape[:-1])
+            own_key = torch.eye(count, dtype=torch.bool, device=logits.device)[first : first + logits.shape[-2]]
+            logits = logits.masked_fill(~(valid.unsqueeze(-2) | own_key), -torch.inf)
+        labels = torch.arange(first, first + logits.shape[-2], device=logits.device).expand(logits.shape[:-1])
         losses = F.cross_entropy(logits.reshape(-1, count), labels.reshape(-1), reduction="none")
         correct = logits.argmax(-1) == labels
     return losses.view(shape), correct.view(shape)
 
 
-def reduce_masked(losses: Tensor, masked: Tensor | None, reduction: str = "mean") -> Tensor:
+def reduce_masked(losses: Tensor, masked: Tensor | None, reduction: str = "mean", *, ranks: Ranks = ALONE) -> Tensor:
     """Reduces losses ``[*]`` to those at ``masked`` places: their mean, their sum, or all with 0 elsewhere.
 
-    None means all places. Nothing masked gives 0, with a gradient of 0.
+    None means all places. Nothing masked gives 0, with a gradient of 0. Of several ranks each returns a number whose
+    mean over the ranks is the mean, or the sum, over the places of all ranks, however many each of them has.
     """
     check_choice("reduction", reduction, REDUCTIONS)
     if masked is not None:
@@ -84,9 +92,9 @@ def reduce_masked(losses: Tensor, masked: Tensor | None, reduction: str = "mean"
     if reduction == "none":
         return losses
     if masked is None:
-        return losses.sum() if reduction == "sum" else losses.mean()
-    total = losses.sum()
-    return total if reduction == "sum" else total / masked.sum().clamp(min=1)
+        return losses.sum() * ranks.count if reduction == "sum" else losses.mean()
+    total = losses.sum() * ranks.count
+    return total if reduction == "sum" else total / ranks.sum(masked.sum()).clamp(min=1)
 
 
 def masked_info_nce(

@@ -17,6 +17,7 @@ from mcurl_torchrl.modules import GaussianPolicy, MomentumCopy, QHead
 from mcurl_torchrl.modules.resetting import shrink_and_perturb
 from mcurl_torchrl.objectives.functional import reduce_masked
 from mcurl_torchrl.objectives.target_loss import valid_positions
+from mcurl_torchrl.ranks import ALONE, Ranks
 
 __all__ = ["ALPHA_LOSSES", "LatentSAC"]
 
@@ -61,6 +62,9 @@ class LatentSAC(nn.Module):
         encoder_tau (float): how fast its encoder does. Defaults to 0.05.
         pixels_key (NestedKey): the observation. Defaults to ``"pixels"``.
 
+    Attributes:
+        ranks (Ranks): the ranks that share each batch, which :class:`~mcurl_torchrl.agents.SACAgent` sets.
+
     Examples:
         >>> import torch
         >>> from tensordict import TensorDict
@@ -78,6 +82,8 @@ class LatentSAC(nn.Module):
         >>> sac.target_critic.step()
         >>> sac.target_encoder.step()
     """
+
+    ranks: Ranks = ALONE
 
     def __init__(
         self,
@@ -214,7 +220,8 @@ class LatentSAC(nn.Module):
             if weight.shape not in (losses.shape, (*losses.shape, 1)):
                 raise ValueError(f"'priority_weight' must be {list(losses.shape)}; got {list(weight.shape)}")
             losses = losses * weight.reshape(losses.shape)
-        return reduce_masked(losses, valid_positions(batch, self.sac.loss_mask_key, losses.shape))
+        valid = valid_positions(batch, self.sac.loss_mask_key, losses.shape)
+        return reduce_masked(losses, valid, ranks=self.ranks)
 
     def _latents(self, batch: TensorDictBase) -> TensorDict:
         """Returns what SACLoss needs of a batch besides latents."""

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from mcurl_torchrl.checks import check_choice, require
 from mcurl_torchrl.objectives.encoding import EncodingLoss
-from mcurl_torchrl.objectives.functional import NEGATIVES, info_nce, reduce_masked
+from mcurl_torchrl.objectives.functional import NEGATIVES, reduce_masked
 from mcurl_torchrl.objectives.parameters import call_with
 from mcurl_torchrl.objectives.target_loss import valid_positions
+from mcurl_torchrl.ranks import ALONE, Ranks
 
 __all__ = ["MaskedContrastiveLoss"]
 
@@ -77,6 +78,9 @@ class MaskedContrastiveLoss(EncodingLoss):
         encode_zeros_once (bool): the shortcut above. Defaults to True.
         context_keys (sequence of NestedKey): entries of the batch, ``[B, T, ...]``, that the context network gets after
             the latents, such as ``"action"``. Defaults to none.
+        ranks (Ranks): the ranks that share each batch, such as ``DistributedRanks()``: with ``negatives="batch"`` the
+            keys of all ranks are gathered, and the mean over the ranks of the loss is that of the whole batch. Defaults
+            to one process.
 
     Raises:
         ValueError: on an unknown choice, and on shapes or dtypes that do not fit.
@@ -125,9 +129,11 @@ class MaskedContrastiveLoss(EncodingLoss):
         target_encoder_network: nn.Module | None = None,
         encode_zeros_once: bool = True,
         context_keys: Sequence[NestedKey] = (),
+        ranks: Ranks = ALONE,
     ) -> None:
         super().__init__(encoder_network, target_encoder_network, temperature, reduction)
         self.negatives = check_choice("negatives", negatives, NEGATIVES)
+        self.ranks = ranks
         self.key_context = key_context
         self.convert_to_functional(context_network, "context_network", create_target_params=key_context)
         sizes = [getattr(network, "feature_dim", None) for network in (encoder_network, context_network)]
@@ -159,16 +165,14 @@ class MaskedContrastiveLoss(EncodingLoss):
         besides = [require(tensordict, key, self) for key in self.context_keys]
         queries = self._reconstruct(self.context_network_params, latents, views.valid, besides)
         keys = self._keys(views.key, views.valid, besides)
-        losses, correct = info_nce(
-            queries, keys, negatives=self.negatives, temperature=self.temperature, valid=views.valid
-        )
+        losses, correct = self._info_nce(queries, keys, views.valid, negatives=self.negatives)
         zeroed = torch.zeros_like(views.masked) if views.zeroed is None else views.zeroed
         return TensorDict(
             {
-                "loss_contrastive": reduce_masked(losses, views.masked, self.reduction),
-                "contrastive_accuracy": reduce_masked(correct.float(), views.masked),
-                "contrastive_accuracy_zeroed": reduce_masked(correct.float(), zeroed),
-                "masked_fraction": reduce_masked(views.masked.float(), views.valid),
+                "loss_contrastive": reduce_masked(losses, views.masked, self.reduction, ranks=self.ranks),
+                "contrastive_accuracy": reduce_masked(correct.float(), views.masked, ranks=self.ranks),
+                "contrastive_accuracy_zeroed": reduce_masked(correct.float(), zeroed, ranks=self.ranks),
+                "masked_fraction": reduce_masked(views.masked.float(), views.valid, ranks=self.ranks),
             }
         )
 

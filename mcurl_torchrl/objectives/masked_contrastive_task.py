@@ -117,6 +117,7 @@ class MaskedContrastiveTask(AuxiliaryTask):
             reduction=reduction,
             target_encoder_network=target_encoder,
             context_keys=self._context_keys(buffer),
+            ranks=buffer.ranks,
         )
         owns_copies = target_encoder is None or key_context
         self._targets = SoftUpdate(self.loss_module, tau=tau) if owns_copies else None

@@ -192,9 +192,9 @@ class NoisyTargetLoss(TargetLoss):
             losses = losses * self._column(tensordict, self.tensor_keys.priority_weight, len(losses)).squeeze(-1)
         return TensorDict(
             {
-                "loss_value": reduce_masked(losses, valid, self.reduction),
-                "q_mean": reduce_masked(value, valid),
-                "q_target_mean": reduce_masked(target, valid),
+                "loss_value": reduce_masked(losses, valid, self.reduction, ranks=self.ranks),
+                "q_mean": reduce_masked(value, valid, ranks=self.ranks),
+                "q_target_mean": reduce_masked(target, valid, ranks=self.ranks),
             }
         )
 

@@ -80,7 +80,7 @@ class PredictiveCodingTask(AuxiliaryTask):
         )
         one_view = AugmentedViews(augmentation, in_key=buffer.pixels_key, out_keys=[buffer.pixels_key])
         self.__dict__["_target_encoder"] = target_encoder  # its owner saves it, moves it and trains it
-        self._pixels_key = buffer.pixels_key
+        self._pixels_key, self._ranks = buffer.pixels_key, buffer.ranks
         self.read_slices(buffer, num_slices=num_slices, slice_len=slice_len, transform=one_view)
 
     def forward(self, views: TensorDictBase) -> TensorDictBase:
@@ -88,10 +88,13 @@ class PredictiveCodingTask(AuxiliaryTask):
         pixels = views[self._pixels_key]
         latents = self.encoder(pixels)
         context, _ = self.context(latents)
-        keys = self._keys(pixels, latents)
+        keys = self._ranks.gather(self._keys(pixels, latents))
+        first_key = self._ranks.index * len(latents)
         losses, accuracies = [], []
         for ahead, predict in enumerate(self.predictions, start=1):
-            loss, correct = info_nce(predict(context[:, :-ahead]), keys[:, ahead:], temperature=self.temperature)
+            loss, correct = info_nce(
+                predict(context[:, :-ahead]), keys[:, ahead:], temperature=self.temperature, first_key=first_key
+            )
             losses.append(loss.mean())
             accuracies.append(correct.float().mean())
         return TensorDict(

@@ -14,7 +14,7 @@ from mcurl_torchrl.checks import check_count, require
 from mcurl_torchrl.modules import ConvTransition, DuelingHead, HeadProjection, MomentumCopy
 from mcurl_torchrl.modules.encoders import rescale_latents
 from mcurl_torchrl.objectives.auxiliary_task import AuxiliaryTask
-from mcurl_torchrl.objectives.functional import normalized_distance
+from mcurl_torchrl.objectives.functional import normalized_distance, reduce_masked
 from mcurl_torchrl.replay import FrameReplayBuffer
 from mcurl_torchrl.replay.windows import STEP_KEY, TRAJECTORY_KEY
 from mcurl_torchrl.transforms import RandomIntensity, augment_with_intensity
@@ -82,7 +82,11 @@ class SelfPredictionTask(AuxiliaryTask):
             raise ValueError(f"action_spec={action_spec}; SPR's model takes discrete actions, a Categorical")
         self.encoder = encoder
         self.steps_ahead = check_count("steps_ahead", steps_ahead)
-        self.transition = ConvTransition(encoder.feature_shape, int(action_spec.space.n))  # type: ignore[arg-type]
+        self.transition = ConvTransition(
+            encoder.feature_shape,  # type: ignore[arg-type]
+            int(action_spec.space.n),
+            ranks=buffer.ranks,
+        )
         self.projection = HeadProjection(head)
         self.predictor = nn.Linear(head.hidden_dim, head.hidden_dim)
         self.to(self.device)
@@ -136,11 +140,10 @@ class SelfPredictionTask(AuxiliaryTask):
             targets = self.target_projection(self._latents(self.target_encoder.copy, views["following"]))
         distance = torch.where(valid, normalized_distance(predicted, targets), 0.0)
         loss = (views["weight"] * distance.mean(1)).mean()
-        counted = valid.sum().clamp(min=1)
         return TensorDict(
             {
                 "loss_auxiliary": self.coeff * loss,
-                "prediction_similarity": 1 - distance.detach().sum() / counted / 2,
+                "prediction_similarity": 1 - reduce_masked(distance.detach(), valid, ranks=self._buffer.ranks) / 2,
             }
         )
 

@@ -15,6 +15,7 @@ from mcurl_torchrl.checks import check_number
 from mcurl_torchrl.modules.resetting import reset_network, shrink_and_perturb
 from mcurl_torchrl.objectives.functional import check_reduction
 from mcurl_torchrl.objectives.parameters import replaced_params
+from mcurl_torchrl.ranks import ALONE, Ranks
 
 __all__ = ["TargetLoss", "valid_positions"]
 
@@ -57,7 +58,11 @@ class TargetLoss(LossModule):
         loss_mask_key (NestedKey, optional): which positions of a batch count, see
             :class:`~torchrl.objectives.LossModule`. Defaults to ``"auto"``: padding that TorchRL's ``SliceSampler``
             adds (``strict_length=False, pad_output=True``) does not count.
+        ranks (Ranks): the ranks that share each batch: the mean over them of a loss is the loss of the whole batch.
+            Defaults to one process.
     """
+
+    ranks: Ranks = ALONE
 
     TARGET_NET_WARNING = (
         "Nothing moves the target network of this loss yet. Call loss.update_target(tau) after each optimizer step, or "

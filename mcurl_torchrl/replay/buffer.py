@@ -16,6 +16,7 @@ from torchrl.data.replay_buffers.storages import LazyTensorStorage
 from torchrl.envs.transforms import Transform
 
 from mcurl_torchrl.checks import check_choice, check_count, leaf_keys
+from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.replay import archive
 from mcurl_torchrl.replay import torchrl_internals as internals
 from mcurl_torchrl.replay.plain_steps import steps_from_arrays, steps_from_mapping
@@ -80,6 +81,9 @@ class FrameReplayBuffer(FrameView):
         pin_memory (bool): whether batches are put in pinned memory. Defaults to False.
         priority_key (str): the key under which :meth:`update_tensordict_priority` finds priorities. Defaults to
             ``"td_error"``.
+        ranks (Ranks): the ranks that share each batch. Each has such a buffer, with the same rows: all draw the same
+            rows of the whole batch, and each reads its share, ``batch_size / ranks.count`` transitions; slices
+            likewise. Transforms draw random numbers of their own. Defaults to one process.
 
     Raises:
         TypeError: on another kind of storage or sampler.
@@ -143,6 +147,7 @@ class FrameReplayBuffer(FrameView):
         generator: torch.Generator | None = None,
         pin_memory: bool = False,
         priority_key: str = "td_error",
+        ranks: Ranks = ALONE,
     ) -> None:
         check_storage(storage)
         if not 0 <= gamma <= 1:
@@ -176,6 +181,7 @@ class FrameReplayBuffer(FrameView):
             pin_memory=pin_memory,
             priority_key=priority_key,
         )
+        self.share_with(ranks, "batch_size", batch_size)
         self._views: list[weakref.ref[FrameSlices]] = []
         self._archived: dict[Path, list[archive.RowSegment]] = {}
 
@@ -437,10 +443,12 @@ class FrameReplayBuffer(FrameView):
         """Sets priorities from a sampled batch, one under ``priority_key`` per transition.
 
         Rows that were overwritten after the batch was drawn do not change. A buffer without priorities does nothing.
+        Of several ranks each gives those of its share, and all get those of the whole batch.
         """
         if not isinstance(self.sampler, PrioritizedTransitionSampler):
             return
-        for key in (self.priority_key, "index", TRAJECTORY_KEY, STEP_KEY):
+        keys = (self.priority_key, "index", TRAJECTORY_KEY, STEP_KEY)
+        for key in keys:
             if data.get(key, None) is None:
                 raise KeyError(f"updating priorities needs {key!r}; the batch has {leaf_keys(data)}")
         data = data.reshape(-1)
@@ -450,6 +458,9 @@ class FrameReplayBuffer(FrameView):
                 f"{self.priority_key!r} must be one number per transition; "
                 f"got shape {tuple(priority.shape)} for a batch of {len(data)}"
             )
+        if self.ranks.count > 1:
+            data = data.select(*keys).to(self.storage.device).apply(self.ranks.gather, batch_size=[])
+            priority = data.get(self.priority_key)
         with internals.locked(self):
             if not len(self.storage):
                 return

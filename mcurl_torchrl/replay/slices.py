@@ -16,6 +16,7 @@ from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
 from torchrl.envs.transforms import Transform
 
 from mcurl_torchrl.checks import check_choice, check_count
+from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.replay import torchrl_internals as internals
 from mcurl_torchrl.replay.drawing import refusal
 from mcurl_torchrl.replay.prioritized_slices import REDUCTIONS, SliceSamplerByWeight
@@ -39,10 +40,22 @@ class FrameView(TensorDictReplayBuffer):
     num_frames: int
     padding: str
     channels_last: bool
+    ranks: Ranks = ALONE
 
     def _read(self, rows: Rows, flat: Tensor) -> TensorDict:
         """Gathers the batch for the flat rows that the sampler drew."""
         raise NotImplementedError
+
+    def share_with(self, ranks: Ranks, name: str, size: int | None) -> None:
+        """Lets ranks share the batches of this reader, of ``size`` items: all draw the same, each reads its part."""
+        if ranks.count == 1:
+            return
+        if size is not None:
+            ranks.share_of(name, size)
+        if self.storage.device.type != "cpu":
+            raise ValueError(f"the storage is on {self.storage.device}; ranks that share batches need it on the CPU")
+        self.ranks = ranks
+        internals.set_generator(self.sampler, ranks.generator)
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings that this reader's batches depend on, as JSON."""
@@ -90,6 +103,9 @@ class FrameView(TensorDictReplayBuffer):
             index, info = self.sampler.draw(storage, batch_size)
             rows = Rows(storage)
             flat = rows.from_index(index)
+            if self.ranks.count > 1:  # all ranks drew the same rows; each reads its own
+                share = self.ranks.share_of("batch_size", len(flat))
+                flat, info = flat[share], {key: value[share] for key, value in info.items()}
             data = self._read(rows, flat)
         info["index"] = rows.to_index(flat if flat.ndim == 1 else flat[:, -1])
         if len(self.transform):
@@ -191,6 +207,7 @@ class FrameSlices(FrameView):
         )
         internals.set_generator(buffer.storage, storage_generator)
         internals.share_lock(self, buffer)
+        self.share_with(buffer.ranks, "num_slices", num_slices)
 
     def _read(self, rows: Rows, flat: Tensor) -> TensorDict:
         return self._read_rows(rows, flat, self.keys)
