@@ -21,6 +21,7 @@ from torchrl.envs import EnvBase, RewardClipping, TransformedEnv
 from mcurl_torchrl import AuxiliaryTask, FrameReplayBuffer, make_atari_env, make_dmc_env, make_pixel_env
 from mcurl_torchrl.agents import RainbowAgent, Resets, SACAgent
 from mcurl_torchrl.modules import start_encoder_from
+from mcurl_torchrl.ranks import ALONE, Ranks
 from recipes.schema import EncoderConfig, EncoderStartConfig, EnvConfig, ReplayConfig, ResetsConfig, check_env
 
 
@@ -113,11 +114,14 @@ class ReservedMemmapStorage(LazyMemmapStorage):
                 ) from None
 
 
-def make_storage(replay: ReplayConfig, directory: Path, *, ndim: int = 1) -> LazyTensorStorage:
-    """Makes the storage of a replay buffer: ``ndim=2`` for a batch of environments, which share the capacity."""
+def make_storage(replay: ReplayConfig, directory: Path, *, ndim: int = 1, ranks: Ranks = ALONE) -> LazyTensorStorage:
+    """Makes the storage of a replay buffer: ``ndim=2`` for a batch of environments, which share the capacity.
+
+    On disk each rank has a folder of its own.
+    """
     if not replay.memmap:
         return LazyTensorStorage(replay.capacity, device="cpu", ndim=ndim)
-    folder = directory / "replay_storage"
+    folder = directory / ("replay_storage" if ranks.leads else f"replay_storage_rank{ranks.index}")
     shutil.rmtree(folder, ignore_errors=True)  # of a killed process; a resumed run takes its rows from the checkpoint
     return ReservedMemmapStorage(replay.capacity, scratch_dir=folder, ndim=ndim)
 

@@ -31,14 +31,17 @@ READ_LATER = ("resume", "run")  # what a run directory holds is checked with the
 def answer_early(*, config_name: str, schema: type) -> None:
     """Ends the program if it was asked for help, if the command line cannot be run, or if a library is missing.
 
-    Scripts call it before their other imports. It is a convenience: ``launch`` checks all of it, too.
+    Scripts call it before their other imports. It is a convenience: ``launch`` checks all of it, too. Of the ranks that
+    torchrun starts, the first one answers.
     """
+    first = os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK") == "0"
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra hands its errors on; without, it prints tracebacks
     program = Path(sys.argv[0]).name
     arguments, conf = sys.argv[1:], config_folder(config_name)
     try:
         if asks_for_information(arguments):
-            hydra.main(version_base="1.3", config_path=str(conf), config_name=config_name)(lambda cfg: None)()
+            if first:
+                hydra.main(version_base="1.3", config_path=str(conf), config_name=config_name)(lambda cfg: None)()
             sys.exit(0)
         arguments, overrides = read_settings(arguments, schema, conf)
         if can_be_composed(arguments, overrides):
@@ -48,7 +51,7 @@ def answer_early(*, config_name: str, schema: type) -> None:
             if "env" in cfg:
                 check_env(cfg.env)
     except (BadCommand, ValueError, HydraException, OmegaConfBaseException, OSError) as error:
-        sys.exit(f"{program}: {in_a_sentence(error)}")
+        sys.exit(f"{program}: {in_a_sentence(error)}" if first else 1)
     try:
         importlib.import_module("mcurl_torchrl")  # before TorchRL itself, which does not say what is missing
     except ImportError as error:

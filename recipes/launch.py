@@ -21,10 +21,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mcurl_torchrl.checks import check_count, check_number
+from mcurl_torchrl.ranks import ALONE, RankLost, Ranks
 from mcurl_torchrl.reports import write_run_page
 from mcurl_torchrl.training import (
     Checkpoints,
     EnvironmentFailed,
+    RankedRun,
     RunDirectory,
     RunDirectoryInUse,
     RunPlan,
@@ -38,6 +40,7 @@ from mcurl_torchrl.training import (
 )
 from recipes.building import padding
 from recipes.command_line import BadCommand, config_folder, in_a_sentence, is_multirun, prepare
+from recipes.joining import joined_ranks
 from recipes.objective_files import drop_foreign_keys
 from recipes.published_scores import published_scores, random_and_human_score
 from recipes.requeueing import requeue
@@ -58,14 +61,18 @@ class JobFailed(Exception):
     """A job of a sweep failed. Hydra runs the other jobs, and raises this error at the end."""
 
 
-def recipe(train: Train, *, config_name: str, schema: type) -> None:
-    """Trains as the command line says, in a run directory."""
+def recipe(train: Train, *, config_name: str, schema: type, learns_on_ranks: bool = False) -> None:
+    """Trains as the command line says, in a run directory; with the other ranks, if torchrun started several."""
 
     def job(cfg: DictConfig) -> None:
-        hydra_config = HydraConfig.get()
-        run_job(train, cfg, RunDirectory(hydra_config.runtime.output_dir), list(hydra_config.overrides.task))
+        config = HydraConfig.get()
+        run_job(train, cfg, RunDirectory(config.runtime.output_dir), list(config.overrides.task), ranks)
 
-    launch(job, config_name=config_name, schema=schema)
+    with joined_ranks(allowed=learns_on_ranks) as ranks:
+        if ranks.leads:
+            launch(job, config_name=config_name, schema=schema)
+        else:
+            follow(train, ranks)
 
 
 def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type) -> None:
@@ -128,32 +135,34 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
 # -- a run -------------------------------------------------------------------------------------------------------------
 
 
-def run_job(train: Train, cfg: DictConfig, directory: RunDirectory, overrides: list[str]) -> None:
+def run_job(train: Train, cfg: DictConfig, directory: RunDirectory, overrides: list[str], ranks: Ranks = ALONE) -> None:
     """Trains in a run directory, from its beginning or from its last checkpoint."""
-    check_settings(cfg)
+    check_settings(cfg, ranks)
     try:
         with directory.lock(), catch_stop_signals() as stop:
-            run_locked(train, cfg, directory, overrides, stop)
+            run_locked(train, cfg, directory, overrides, stop, ranks)
     except RunDirectoryInUse as error:
         raise BadCommand(str(error)) from None
 
 
 def run_locked(
-    train: Train, cfg: DictConfig, directory: RunDirectory, overrides: list[str], stop: StopRequested
+    train: Train, cfg: DictConfig, directory: RunDirectory, overrides: list[str], stop: StopRequested, ranks: Ranks
 ) -> None:
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)  # before the manifest names their number
     resume = continues(cfg, directory)
-    device = pick_device(cfg.device)
-    when_restored = prepare_directory(directory, cfg, overrides, resume=resume, device=device)
-    if resume and (said := already_finished(cfg, directory)):
+    device = pick_device(cfg.device, ranks)
+    when_restored = prepare_directory(directory, cfg, overrides, resume=resume, device=device, ranks=ranks)
+    said = already_finished(cfg, directory) if resume else None
+    ranks.on_first(lambda _: None if said else (cfg, directory.path, resume))
+    if said:
         print(said, file=sys.stderr)
         return
     keep_freed_pages()
     failed, trackers, run = True, Trackers([]), None
     try:
         trackers = open_trackers(cfg, directory, resume)
-        run = open_run(cfg, directory, resume, when_restored, trackers, stop)
+        run = open_run(cfg, directory, resume, when_restored, trackers, stop, ranks)
         train(cfg, run)
         failed = False
     except EnvironmentFailed as error:
@@ -165,6 +174,7 @@ def run_locked(
         sys.exit(130)
     finally:
         trackers.close(failed=failed)
+    ranks.meet()
     if stop.requested and not run.finished:
         print(
             f"stopped by {stop.signal_name} at agent step {run.completed:,}; {how_to_go_on(directory)}", file=sys.stderr
@@ -176,7 +186,34 @@ def run_locked(
     print(f"finished: {directory.path}", file=sys.stderr)
 
 
-def check_settings(cfg: DictConfig) -> None:
+def follow(train: Train, ranks: Ranks) -> None:
+    """Trains with the first rank, by its settings and in its run directory."""
+    logging.getLogger("torchrl").setLevel(logging.WARNING)
+    try:
+        start = ranks.on_first(lambda _: None)
+    except RankLost:
+        sys.exit(1)  # the first rank has said why
+    if start is None:
+        return
+    cfg, folder, resume = start
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)
+    keep_freed_pages()
+    with catch_stop_signals() as stop:
+        run = None
+        try:
+            run = open_run(cfg, RunDirectory(folder), resume, None, Trackers([]), stop, ranks)
+            train(cfg, run)
+            ranks.meet()
+        except Exception as error:
+            if isinstance(error, EnvironmentFailed):
+                save_after(run)  # all ranks take part in it
+            explain(folder, error, f"(rank {ranks.index} of {ranks.count})")
+    if stop.requested and not run.finished:
+        sys.exit(stop.exit_code)
+
+
+def check_settings(cfg: DictConfig, ranks: Ranks) -> None:
     """Refuses numbers that no run can have, by the names under which they were set."""
     least = cfg.env.action_repeat
     try:
@@ -186,7 +223,7 @@ def check_settings(cfg: DictConfig) -> None:
                 check_count(key, count)
         check_number("evaluation.epsilon", cfg.evaluation.epsilon, least=0, most=1)
         check_number("seed", cfg.seed, least=0)
-        pick_device(cfg.device)
+        pick_device(cfg.device, ranks)
         if cfg.total_env_steps < least:
             raise ValueError(f"total_env_steps={cfg.total_env_steps}; it must be at least {least}, one agent step")
         for name in ("wandb", "mlflow"):
@@ -217,10 +254,14 @@ def save_after(run: TrainingRun | None) -> str:
     return ""
 
 
-def pick_device(name: str) -> torch.device:
-    """Returns the device, or raises a ValueError if there is none of the name here."""
+def pick_device(name: str, ranks: Ranks = ALONE) -> torch.device:
+    """Returns the device, of several ranks the rank's own, or raises a ValueError if there is none of the name here."""
+    if ranks.count > 1 and name.startswith("cuda:"):
+        raise ValueError(f"device={name} is one device for {ranks.count} ranks; device=cuda gives each its own")
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and ranks.count > 1:
+        name = f"cuda:{ranks.local_index}"
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
@@ -249,8 +290,9 @@ def open_run(
     when_restored: Callable[[], None] | None,
     trackers: Trackers,
     stop: StopRequested,
+    ranks: Ranks,
 ) -> TrainingRun:
-    device, name = pick_device(cfg.device), env_name(cfg)
+    device, name = pick_device(cfg.device, ranks), env_name(cfg)
     pixels = cfg.env.observation == "pixels"
     plan = RunPlan(
         name=f"{name}, {cfg.algo_name}, seed {cfg.seed}",
@@ -272,17 +314,18 @@ def open_run(
         baselines=random_and_human_score(name),
     )
     slow = device.type == "cpu" and cfg.preset_name == "paper"
-    return TrainingRun(
+    made = TrainingRun if ranks.count == 1 else functools.partial(RankedRun, ranks=ranks)
+    return made(
         directory.path,
         plan,
         device=device,
         resume=resume,
         when_restored=when_restored,
-        when_evaluated=functools.partial(write_run_page, directory.path),
+        when_evaluated=functools.partial(write_run_page, directory.path) if ranks.leads else None,
         trackers=trackers,
         stop=stop,
-        progress=cfg.logging.progress,
-        hint_when_slow="preset=cpu has sizes for a CPU" if slow else None,
+        progress=cfg.logging.progress if ranks.leads else False,
+        hint_when_slow="preset=cpu has sizes for a CPU" if slow and ranks.leads else None,
     )
 
 

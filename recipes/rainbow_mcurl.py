@@ -2,6 +2,7 @@
 
     python recipes/rainbow_mcurl.py env=MsPacman algo=mcurl preset=cpu seed=1
     python recipes/rainbow_mcurl.py resume=RUN_DIR
+    torchrun --nproc-per-node=2 recipes/rainbow_mcurl.py env=MsPacman    # two processes share each batch
 
 `train` is the loop; the update is `RainbowAgent.update` in mcurl_torchrl/agents/rainbow.py. Settings: conf/ and
 schema.py.
@@ -25,6 +26,7 @@ from mcurl_torchrl.agents import RainbowAgent
 from mcurl_torchrl.checks import check_choice, check_number
 from mcurl_torchrl.modules import RainbowPolicy
 from mcurl_torchrl.objectives import ExpectedDQNLoss
+from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
 from recipes.building import (
     check_actions,
@@ -44,9 +46,9 @@ def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:
     seed_everything(cfg.seed)
     env = make_env(cfg.env, training=True)
     evaluation_envs = [make_env(cfg.env, training=False) for _ in range(cfg.evaluation.num_envs)]
-    buffer = make_replay(cfg, run.directory.path)
+    buffer = make_replay(cfg, run.directory.path, run.ranks)
     agent = make_agent(cfg, env, buffer, run.device)
-    stream = EpisodeStream(env, seed=cfg.seed)
+    stream = EpisodeStream(env, seed=cfg.seed, ranks=run.ranks)
     run.track(agent.policy, replay=buffer, shown=agent.task.shown, stream=stream, **agent.components())
 
     run.begin(agent.exploit, evaluation_envs)
@@ -81,13 +83,13 @@ def check_steps(cfg: RainbowRecipeConfig) -> None:
         )
 
 
-def make_replay(cfg: RainbowRecipeConfig, directory: Path) -> FrameReplayBuffer:
+def make_replay(cfg: RainbowRecipeConfig, directory: Path, ranks: Ranks = ALONE) -> FrameReplayBuffer:
     rainbow = cfg.rainbow
     with section("rainbow"):
         check_number("priority_exponent", rainbow.priority_exponent, least=0)
         check_number("priority_correction_begin", rainbow.priority_correction_begin, least=0, most=1)
         return FrameReplayBuffer(
-            storage=make_storage(cfg.replay, directory),
+            storage=make_storage(cfg.replay, directory, ranks=ranks),
             num_frames=cfg.env.num_frames,
             n_step=rainbow.n_step,
             gamma=rainbow.gamma,
@@ -97,6 +99,7 @@ def make_replay(cfg: RainbowRecipeConfig, directory: Path) -> FrameReplayBuffer:
                 alpha=rainbow.priority_exponent, beta=rainbow.priority_correction_begin
             ),
             batch_size=rainbow.batch_size,
+            ranks=ranks,
         )
 
 
@@ -156,6 +159,7 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
             adam_eps=rainbow.adam_eps,
             max_gradient_norm=rainbow.max_gradient_norm,
             target_tau=rainbow.target_tau,
+            ranks=buffer.ranks,
         )
     learning_steps = cfg.total_env_steps // cfg.env.action_repeat - rainbow.first_update_agent_steps + 1
     use_resets(agent, cfg.resets, total_updates=learning_steps * rainbow.updates_per_agent_step)
@@ -163,4 +167,4 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
 
 
 if __name__ == "__main__":
-    recipe(train, config_name="rainbow_mcurl", schema=RainbowRecipeConfig)
+    recipe(train, config_name="rainbow_mcurl", schema=RainbowRecipeConfig, learns_on_ranks=True)

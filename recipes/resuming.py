@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.training import Checkpoints, RunDirectory
 from recipes.command_line import AUTO, BadCommand, check_recipe, quoted
 
@@ -46,7 +48,13 @@ def continues(cfg: DictConfig, directory: RunDirectory) -> bool:
 
 
 def prepare_directory(
-    directory: RunDirectory, cfg: DictConfig, overrides: list[str], *, resume: bool, device: torch.device
+    directory: RunDirectory,
+    cfg: DictConfig,
+    overrides: list[str],
+    *,
+    resume: bool,
+    device: torch.device,
+    ranks: Ranks = ALONE,
 ) -> Callable[[], None] | None:
     """Writes config and manifest of a new run; compares the settings of a resumed one.
 
@@ -64,7 +72,8 @@ def prepare_directory(
             )
         return functools.partial(change_settings, directory, compared, overrides) if changed else None
     directory.write_config(OmegaConf.to_yaml(compared))
-    directory.write_manifest(overrides=overrides, device=device, recipe=cfg.recipe)
+    shared = {} if ranks.count == 1 else {"ranks": ranks.count}
+    directory.write_manifest(overrides=overrides, device=device, recipe=cfg.recipe, **shared)
     return None
 
 
@@ -89,7 +98,9 @@ def how_to_go_on(directory: RunDirectory) -> str:
     latest = Checkpoints(directory.checkpoints).latest()
     if latest is None:
         return "nothing was saved yet"
-    command = shlex.join([sys.orig_argv[0], sys.argv[0], f"resume={quoted(directory.path)}"])
+    local = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    start = [sys.orig_argv[0]] if local == "1" else ["torchrun", f"--nproc-per-node={local}"]
+    command = shlex.join([*start, sys.argv[0], f"resume={quoted(directory.path)}"])
     return f"to go on from the checkpoint of agent step {latest.step:,}:\n  {command}"
 
 

@@ -2,6 +2,7 @@
 
     python recipes/sac_mcurl.py env=cartpole-swingup algo=mcurl preset=cpu seed=1
     python recipes/sac_mcurl.py resume=RUN_DIR
+    torchrun --nproc-per-node=2 recipes/sac_mcurl.py env=cartpole-swingup    # two processes share each batch
 
 `train` is the loop; the update is `SACAgent.update` in mcurl_torchrl/agents/sac.py. Settings: conf/ and schema.py.
 """
@@ -23,6 +24,7 @@ from mcurl_torchrl import CenterCrop, FrameReplayBuffer, LatentSAC, RandomCrop
 from mcurl_torchrl.agents import SACAgent
 from mcurl_torchrl.checks import check_choice
 from mcurl_torchrl.modules import GaussianPolicy
+from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
 from recipes.building import check_actions, make_env, make_storage, make_task, section, start_encoder, use_resets
 from recipes.launch import recipe
@@ -32,9 +34,9 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
     check_steps(cfg)
     seed_everything(cfg.seed)
     env, evaluation_env = (make_env(cfg.env, training=training) for training in (True, False))
-    buffer = make_replay(cfg, run.directory.path)
+    buffer = make_replay(cfg, run.directory.path, run.ranks)
     agent = make_agent(cfg, env, buffer, run.device)
-    stream = EpisodeStream(env, seed=cfg.seed, observation_key=cfg.env.observation)
+    stream = EpisodeStream(env, seed=cfg.seed, observation_key=cfg.env.observation, ranks=run.ranks)
     run.track(agent.policy, replay=buffer, shown=agent.task.shown, stream=stream, **agent.components())
 
     run.begin(agent.exploit, evaluation_env)
@@ -63,14 +65,14 @@ def check_steps(cfg: SACRecipeConfig) -> None:
         )
 
 
-def make_replay(cfg: SACRecipeConfig, directory: Path) -> FrameReplayBuffer:
+def make_replay(cfg: SACRecipeConfig, directory: Path, ranks: Ranks = ALONE) -> FrameReplayBuffer:
     """Makes the buffer, which crops observations and next observations, each for itself."""
     pixels, both = cfg.env.observation == "pixels", ["pixels", ("next", "pixels")]
     crops = {"random_crop": RandomCrop, "center_crop": CenterCrop}
     crop = crops[check_choice("encoder.augmentation", cfg.encoder.augmentation, tuple(crops))]
     with section("sac"):
         return FrameReplayBuffer(
-            storage=make_storage(cfg.replay, directory),
+            storage=make_storage(cfg.replay, directory, ranks=ranks),
             num_frames=cfg.env.num_frames if pixels else 1,
             pixels_key=cfg.env.observation,
             frame_dtype=torch.uint8 if pixels else torch.float32,
@@ -78,6 +80,7 @@ def make_replay(cfg: SACRecipeConfig, directory: Path) -> FrameReplayBuffer:
             gamma=cfg.sac.gamma,
             batch_size=cfg.sac.batch_size,
             transform=crop(cfg.encoder.crop_size, in_keys=both) if pixels else None,
+            ranks=ranks,
         )
 
 
@@ -137,6 +140,7 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
             auxiliary_encoder_decays=sac.auxiliary_encoder_decays,
             auxiliary_encoder_warms_up=sac.auxiliary_encoder_warms_up,
             auxiliary_max_gradient_norm=sac.auxiliary_max_gradient_norm,
+            ranks=buffer.ranks,
         )
     learning_steps = cfg.total_env_steps // cfg.env.action_repeat - sac.random_agent_steps
     use_resets(agent, cfg.resets, total_updates=learning_steps * sac.updates_per_agent_step)
@@ -144,4 +148,4 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
 
 
 if __name__ == "__main__":
-    recipe(train, config_name="sac_mcurl", schema=SACRecipeConfig)
+    recipe(train, config_name="sac_mcurl", schema=SACRecipeConfig, learns_on_ranks=True)

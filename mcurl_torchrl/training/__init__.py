@@ -9,6 +9,7 @@ from mcurl_torchrl.training.plan import RunPlan, human_normalized_score
 from mcurl_torchrl.training.policies import FramePolicy, describe_policy, export_policy, load_policy
 from mcurl_torchrl.training.probe import ProbeData, ProbeScore, collect_probe_data, linear_probe, probe_encoder
 from mcurl_torchrl.training.progress import Progress
+from mcurl_torchrl.training.ranked_run import RankedRun
 from mcurl_torchrl.training.rollouts import EpisodeStreams
 from mcurl_torchrl.training.run import TrainingRun
 from mcurl_torchrl.training.run_directory import RunDirectory, RunDirectoryInUse, recent_runs
@@ -30,6 +31,7 @@ __all__ = [
     "ProbeData",
     "ProbeScore",
     "Progress",
+    "RankedRun",
     "ReplayedDifferently",
     "RunDirectory",
     "RunDirectoryInUse",

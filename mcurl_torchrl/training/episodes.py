@@ -12,6 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
+from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.training.seeds import derive_seed
 
 __all__ = ["EnvironmentFailed", "EpisodeStream", "ReplayedDifferently"]
@@ -44,6 +45,8 @@ class EpisodeStream:
     Keyword Args:
         seed (int): the run's seed.
         observation_key (str): the observation that the actions are chosen by. Defaults to ``"pixels"``.
+        ranks (Ranks): the ranks that learn from the steps. The first one steps its environment and sends each step to
+            the others, whose environments stand still. Defaults to one process.
 
     Examples:
         >>> import torch
@@ -52,12 +55,13 @@ class EpisodeStream:
         >>> step = stream.step(lambda observation: torch.zeros(1))
     """
 
-    def __init__(self, env: EnvBase, *, seed: int, observation_key: str = "pixels") -> None:
+    def __init__(self, env: EnvBase, *, seed: int, observation_key: str = "pixels", ranks: Ranks = ALONE) -> None:
         if env.batch_size:
             raise ValueError(f"the environment has batch_size={list(env.batch_size)}; give a single one")
         self.env = env
         self.seed = seed
         self.observation_key = observation_key
+        self.ranks = ranks
         self.episode = -1
         self.episode_return = 0.0
         self.last_return: float | None = None
@@ -69,7 +73,12 @@ class EpisodeStream:
 
     def step(self, choose: Callable[[Tensor], Tensor]) -> TensorDictBase:
         """Takes the action that ``choose`` returns for the observation; returns and raises as :meth:`take` does."""
-        return self.take(choose(self.observe()))
+
+        def take(_: Callable[[], None]) -> tuple[TensorDictBase, float | None]:
+            return self.take(choose(self.observe())), self.last_return
+
+        step, self.last_return = self.ranks.on_first(take)
+        return step
 
     def observe(self) -> Tensor:
         """Returns the observation that the next action is for, after a reset where an episode has ended.
@@ -160,6 +169,9 @@ class EpisodeStream:
         If the environment comes to another state, warns with :class:`ReplayedDifferently`; the next step then begins a
         new episode. So a run can also be resumed in an environment that is not deterministic.
         """
+        if not self.ranks.leads:
+            self.last_return = state["last_return"]
+            return
         self.seed, self._first_episode = state["seed"], state["first_episode"]
         self._root, self.episode, self._actions, self._must_start_anew = None, state["episode"], [], True
         if len(state["actions"]) or state["observation"] is not None:

@@ -20,7 +20,8 @@ from torchrl.envs import EnvBase
 from mcurl_torchrl.agents.diagnostics import check_finite
 from mcurl_torchrl.agents.optimizing import keep_optimizer_options
 from mcurl_torchrl.modules import Policy
-from mcurl_torchrl.training.checkpoints import CheckpointNotSaved, Checkpoints
+from mcurl_torchrl.ranks import ALONE, Ranks
+from mcurl_torchrl.training.checkpoints import CheckpointNotSaved, Checkpoints, SavedCheckpoint
 from mcurl_torchrl.training.clock import Clock
 from mcurl_torchrl.training.curves import plot_learning_curve
 from mcurl_torchrl.training.episodes import EnvironmentFailed
@@ -70,7 +71,13 @@ class TrainingRun:
         stop (StopRequested, optional): the flag that stop signals set.
         progress (bool, optional): as in :class:`~mcurl_torchrl.training.Progress`. Defaults to None.
         hint_when_slow (str, optional): printed once if the run would take longer than 6 hours.
+
+    Attributes:
+        ranks (Ranks): the ranks that learn together; one process but in a
+            :class:`~mcurl_torchrl.training.RankedRun`.
     """
+
+    ranks: Ranks = ALONE
 
     def __init__(
         self,
@@ -165,7 +172,7 @@ class TrainingRun:
         progress, self._stride = self._begun(), stride
         try:
             for step in range(self.completed + stride, self.total + stride, stride):
-                if self.stop.requested:
+                if self._stops():
                     self.save_completed()
                     return
                 yield min(step, self.total)
@@ -176,26 +183,47 @@ class TrainingRun:
         finally:
             progress.close()
 
+    def _stops(self) -> bool:
+        return self.stop.requested
+
     def _begun(self) -> Progress:
         if self.progress is None:
             raise RuntimeError("call begin() first")
         return self.progress
 
     def _restore(self) -> None:
+        self._go_on_in_directory(self._restore_components())
+
+    def _restore_components(self) -> SavedCheckpoint:
         assert self._components is not None
         with keep_optimizer_options(self._components.values()):
             restored = self.checkpoints.restore(components=self._components, replay=self._replay)
         self.completed = self._saved_step = restored.step
         self._last_saved, self._evaluation_due = restored.path, restored.info.get("evaluation_due", False)
+        return restored
+
+    def _go_on_in_directory(self, restored: SavedCheckpoint) -> None:
         if self.when_restored is not None:
             self.when_restored()
         self.directory.truncate_after(restored.step)
         if self._evaluation_due:  # it may have written rows
             self.directory.eval.truncate_after("step", restored.step - 1)
-        changed = self._changed_tables(restored.info.get("tables", {}))
+        changed = self._changed_tables(restored.info.get("tables", {})) | self._changed_ranks(restored)
         self.directory.record_resume(restored.step, device=self.device, **changed)
 
-    def _changed_tables(self, saved: Mapping[str, str]) -> dict[str, list[str]]:
+    def _changed_ranks(self, restored: SavedCheckpoint) -> dict[str, Any]:
+        """Says so where another number of ranks goes on; returns an entry for the manifest."""
+        before, now = restored.info.get("ranks", 1), self.ranks.count
+        if before == now:
+            return {}
+        self._warn(
+            f"the checkpoint of agent step {restored.step:,} was saved by {before} rank(s), and {now} go on: networks, "
+            "replay and batch sizes are the same, but other random numbers are drawn from here on (rows of the replay, "
+            "crops, masks, noise); the run is not the one that it would have been"
+        )
+        return {"ranks": now}
+
+    def _changed_tables(self, saved: Mapping[str, str]) -> dict[str, Any]:
         """Warns about tables whose rows are not those of the checkpoint; returns an entry for the manifest."""
         now = self._fingerprints()
         changed = [name for name, fingerprint in saved.items() if now.get(name) != fingerprint]

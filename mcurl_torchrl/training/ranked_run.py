@@ -1,0 +1,209 @@
+"""RankedRun: a TrainingRun of several ranks, with one directory, one checkpoint and one log."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torchrl.checkpoint import GlobalRNGState
+from torchrl.envs import EnvBase
+
+from mcurl_torchrl.ranks import Ranks, RanksDiffer, sendable
+from mcurl_torchrl.training.plan import RunPlan
+from mcurl_torchrl.training.run import TrainingRun
+from mcurl_torchrl.training.seeds import derive_seed, seed_everything
+
+__all__ = ["RankedRun"]
+
+_RANDOM_STATES = "random_of_ranks"
+# What the first rank's evaluations and saves change, which the others have to know.
+_SHARED = ("completed", "_evaluation_due", "_saved_step", "_last_saved")
+
+
+class RankedRun(TrainingRun):
+    """A run that several ranks train: the first one logs, evaluates and saves, the others wait for it.
+
+    Every rank calls the same methods in the same order, with networks and replay of its own. They stay the same on all
+    ranks; each checkpoint makes sure of it first. A checkpoint has the random states of all ranks: resumed by as many
+    ranks, the run equals one that was not stopped, bit for bit. A stop signal to any rank stops all at the same step.
+
+    Args:
+        directory (str or Path): the run's folder, which all ranks must see: each reads the checkpoint to resume from.
+        plan (RunPlan): as in :class:`TrainingRun`.
+
+    Keyword Args:
+        ranks (Ranks): the ranks.
+        **options: as in :class:`TrainingRun`.
+
+    Raises:
+        RanksDiffer: before a save, if the ranks' networks, optimizers or replays are not the same; nothing is saved.
+        RankLost: if another rank ended, or did not answer in time.
+    """
+
+    def __init__(self, directory: str | Path, plan: RunPlan, *, ranks: Ranks, **options: Any) -> None:
+        super().__init__(directory, plan, **options)
+        self.ranks = ranks
+        self._info["ranks"] = ranks.count
+        self._random_states = _RandomStates(ranks)
+        self._sign_of_life: Callable[[], None] | None = None  # only where the first rank works alone
+
+    def begin(self, act: Callable[[Tensor], Tensor], envs: EnvBase | Sequence[EnvBase]) -> None:
+        """As in :class:`TrainingRun`; from here on each rank draws random numbers of its own."""
+        self._draw_apart(0)
+        super().begin(act, envs)
+
+    def _draw_apart(self, step: int) -> None:
+        """Gives the ranks random numbers of their own, and one generator in common."""
+        assert self.ranks.generator is not None
+        self.ranks.generator.manual_seed(derive_seed(self.plan.seed, "ranks", step))
+        if not self.ranks.leads:
+            seed_everything(derive_seed(self.plan.seed, "rank", self.ranks.index, step + 1))
+
+    def _stops(self) -> bool:
+        """Tells whether a signal came to any rank; then all know it."""
+        own = self.stop.signal_name
+        if number := self.ranks.highest(0 if own is None else int(signal.Signals[own])):
+            self.stop.signal_name = own or signal.Signals(number).name
+        return self.stop.requested
+
+    def _log(self, step: int) -> None:
+        if self.ranks.leads:
+            super()._log(step)
+
+    # -- evaluating and saving -----------------------------------------------------------------------------------------
+
+    def evaluate(self, step: int, act: Callable[[Tensor], Tensor], envs: EnvBase | Sequence[EnvBase]) -> None:
+        """As in :class:`TrainingRun`, on the first rank."""
+        self._on_first(step, lambda: TrainingRun.evaluate(self, step, act, envs))
+
+    def save(self, step: int, *, score: float | None = None) -> None:
+        """As in :class:`TrainingRun`, on the first rank."""
+        if self._sign_of_life is not None:  # within an evaluation
+            super().save(step, score=score)
+        else:
+            self._on_first(step, lambda: TrainingRun.save(self, step, score=score))
+
+    def save_completed(self) -> None:
+        """As in :class:`TrainingRun`, on the first rank."""
+        if self._saved_step != self.completed:
+            self.save(self.completed)
+
+    def _on_first(self, step: int, work: Callable[[], None]) -> None:
+        """Compares the ranks and collects their random states, then lets the first one work that may save."""
+        self._check_same(step)
+        self._random_states.collect()
+
+        raised: list[Exception] = []
+
+        def guarded(sign_of_life: Callable[[], None]) -> tuple[Exception | None, dict[str, Any]]:
+            assert self._components is not None
+            self._sign_of_life = sign_of_life
+            self._components[_RANDOM_STATES] = self._random_states
+            try:
+                work()
+            except Exception as error:  # the others learn what has changed before they raise it, too
+                raised.append(error)
+            finally:
+                self._sign_of_life = None
+                del self._components[_RANDOM_STATES]
+            return sendable(raised[0]) if raised else None, {name: getattr(self, name) for name in _SHARED}
+
+        error, changed = self.ranks.on_first(guarded)
+        for name, value in changed.items():
+            setattr(self, name, value)
+        if error is not None:
+            raise raised[0] if raised else error
+
+    def _report_quarters(self, episodes: int) -> Callable[[int, float], None]:
+        report = super()._report_quarters(episodes)
+
+        def on_episode(count: int, total: float) -> None:
+            assert self._sign_of_life is not None
+            self._sign_of_life()
+            report(count, total)
+
+        return on_episode
+
+    def _check_same(self, step: int) -> None:
+        found = self.ranks.collect(self._fingerprint())
+        for index, other in enumerate(found):
+            if names := [name for name in other if other[name] != found[0].get(name)]:
+                raise RanksDiffer(
+                    f"at agent step {step:,} rank {index} has other {', '.join(names)} than rank 0: they do not learn "
+                    f"together any more; nothing was saved, and the last checkpoint is {self._last_saved}"
+                )
+
+    def _fingerprint(self) -> dict[str, str]:
+        """Returns a short form of all that must be the same on all ranks."""
+        parts = {
+            name: part.state_dict()
+            for name, part in (self._components or {}).items()
+            if isinstance(part, (nn.Module, Optimizer))
+        }
+        if self._replay is not None:
+            parts["replay"] = {"rows": len(self._replay), **self._replay.sampler.state_dict()}
+        return {name: _digest(state) for name, state in parts.items()}
+
+    # -- resuming ------------------------------------------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        restored = self._restore_components()
+        if restored.info.get("ranks", 1) == self.ranks.count:
+            self.checkpoints.restore(components={_RANDOM_STATES: self._random_states}, step=restored.step)
+        else:
+            self._draw_apart(restored.step)
+        if len(steps := set(self.ranks.collect(restored.step))) > 1:
+            raise RanksDiffer(f"ranks read the checkpoints of different steps: {sorted(steps)}")
+        if self.ranks.leads:
+            self._go_on_in_directory(restored)
+
+
+class _RandomStates:
+    """The random states of all ranks, as a part of the first rank's checkpoint."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self._collected: list[dict[str, Any]] = []
+
+    def collect(self) -> None:
+        """Takes over the states of all ranks."""
+        self._collected = self.ranks.collect(GlobalRNGState().state_dict())
+
+    def state_dict(self) -> dict[str, Any]:
+        assert self.ranks.generator is not None
+        # The first rank's own state anew: it may have worked since the states were collected.
+        own = [GlobalRNGState().state_dict(), *self._collected[1:]]
+        return {"shared": self.ranks.generator.get_state(), "own": own}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert self.ranks.generator is not None
+        self.ranks.generator.set_state(state["shared"])
+        GlobalRNGState().load_state_dict(state["own"][self.ranks.index])
+
+
+def _digest(state: Any) -> str:
+    """Returns a checksum of the tensors and numbers of a state."""
+    digest = hashlib.sha256()
+    for name, value in _leaves(state):
+        digest.update(name.encode())
+        if isinstance(value, Tensor):
+            value = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        digest.update(value if isinstance(value, bytes) else repr(value).encode())
+    return digest.hexdigest()
+
+
+def _leaves(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(state, Mapping):
+        for key, value in state.items():
+            yield from _leaves(value, f"{name}.{key}")
+    elif isinstance(state, (list, tuple)):
+        for number, value in enumerate(state):
+            yield from _leaves(value, f"{name}.{number}")
+    else:
+        yield name, state

@@ -1,0 +1,35 @@
+"""Joins the ranks that torchrun started, if it did: processes that train one run together."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mcurl_torchrl.ranks import RankLost, Ranks, join_ranks
+
+
+@contextlib.contextmanager
+def joined_ranks(*, allowed: bool) -> Iterator[Ranks]:
+    """Yields the ranks of this program, one where torchrun did not start it; a wrong start ends with a sentence."""
+    program = Path(sys.argv[0]).name
+    try:
+        ranks = join_ranks()
+    except (ValueError, RankLost) as error:
+        sys.exit(f"{program}: {error}")
+    try:
+        if ranks.count > 1 and (reason := why_not(allowed)):
+            sys.exit(f"{program}: {reason}" if ranks.leads else 1)
+        yield ranks
+    finally:
+        ranks.leave()
+
+
+def why_not(allowed: bool) -> str | None:
+    """Returns why several ranks cannot do what the command line asks for, None if they can."""
+    if not allowed:
+        return "it learns in one process; torchrun is for sac_mcurl.py and rainbow_mcurl.py"
+    if {"-m", "--multirun"} & set(sys.argv[1:]):
+        return "torchrun starts the ranks of one run, and -m asks for several runs: start each run by a torchrun"
+    return None
