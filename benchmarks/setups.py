@@ -30,6 +30,7 @@ from torch.utils.flop_counter import flop_registry
 from torchrl.data import Bounded, Categorical
 
 from mcurl_torchrl.agents import Agent, rainbow, sac
+from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.stacking import stack_frames
 from mcurl_torchrl.training import keep_freed_pages, seed_everything
 from recipes import rainbow_mcurl, sac_mcurl
@@ -130,6 +131,7 @@ class Learner(ABC):
     Args:
         cfg (DictConfig): the recipe's.
         rows (int): how many agent steps the replay is given.
+        ranks (Ranks): the ranks that share each batch. Defaults to one process.
     """
 
     cfg: DictConfig
@@ -138,8 +140,8 @@ class Learner(ABC):
     networks: list[nn.Module]  # everything that learns or follows
     episodes: TensorDict  # which the replay has again and again
 
-    def __init__(self, cfg: DictConfig, rows: int) -> None:
-        self.cfg = cfg
+    def __init__(self, cfg: DictConfig, rows: int, ranks: Ranks = ALONE) -> None:
+        self.cfg, self.ranks = cfg, ranks
         self.number = 0
         seed_everything(cfg.seed)
         self._build()
@@ -210,7 +212,7 @@ class SACLearner(Learner):
             observation_spec={"pixels": torch.empty(3 * env.num_frames, env.image_size, env.image_size, device="meta")},
             action_spec=Bounded(-1, 1, shape=(self.action_dim,)),
         )
-        self.buffer = sac_mcurl.make_replay(cfg, Path(tempfile.gettempdir()))
+        self.buffer = sac_mcurl.make_replay(cfg, Path(tempfile.gettempdir()), self.ranks)
         self.agent = sac_mcurl.make_agent(cfg, spaces, self.buffer, torch.device("cpu"))
         self.networks = [self.agent.losses, self.agent.task]
 
@@ -264,7 +266,7 @@ class RainbowLearner(Learner):
             observation_spec={"pixels": torch.empty(env.num_frames, env.image_size, env.image_size, device="meta")},
             action_spec=Categorical(ATARI_ACTIONS),
         )
-        self.buffer = rainbow_mcurl.make_replay(cfg, Path(tempfile.gettempdir()))
+        self.buffer = rainbow_mcurl.make_replay(cfg, Path(tempfile.gettempdir()), self.ranks)
         self.agent = rainbow_mcurl.make_agent(cfg, spaces, self.buffer, torch.device("cpu"))
         self.networks = [self.agent.value, self.agent.task]
 
@@ -295,10 +297,10 @@ class RainbowLearner(Learner):
 LEARNERS = {"sac": SACLearner, "rainbow": RainbowLearner}
 
 
-def make_learner(algorithm: str, *overrides: str, rows: int = 4 * EPISODE) -> Learner:
+def make_learner(algorithm: str, *overrides: str, rows: int = 4 * EPISODE, ranks: Ranks = ALONE) -> Learner:
     """Builds the learner of a recipe, ``sac`` or ``rainbow``, with overrides as on its command line."""
     made = LEARNERS[algorithm]
-    return made(settings(made.recipe, *overrides), rows)
+    return made(settings(made.recipe, *overrides), rows, ranks)
 
 
 def fill(buffer: Any, rows: int, frame_shape: tuple[int, int, int], actions: Callable[[int], Tensor]) -> TensorDict:

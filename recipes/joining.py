@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mcurl_torchrl.ranks import RankLost, Ranks, join_ranks
+from recipes.command_line import is_multirun
 
 
 @contextlib.contextmanager
@@ -30,6 +31,6 @@ def why_not(allowed: bool) -> str | None:
     """Returns why several ranks cannot do what the command line asks for, None if they can."""
     if not allowed:
         return "it learns in one process; torchrun is for sac_mcurl.py and rainbow_mcurl.py"
-    if {"-m", "--multirun"} & set(sys.argv[1:]):
+    if is_multirun(sys.argv):
         return "torchrun starts the ranks of one run, and -m asks for several runs: start each run by a torchrun"
     return None

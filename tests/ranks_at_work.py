@@ -283,3 +283,60 @@ def draw(ranks: Ranks) -> list[float]:
     with ranks.same_draws():
         again = torch.rand(()).item()
     return [first, together, again, torch.rand(()).item()]
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def train_run(
+    ranks: Ranks, recipe: str, folder: Path, overrides: list[str], faults: dict[int, Any]
+) -> int | str | None:
+    """Trains with the other ranks, with a fault on some of them; returns how the program would end."""
+    from mcurl_torchrl.training import RunDirectory
+    from recipes import launch
+    from tests.recipes import dying_run, running
+
+    fault = faults.get(ranks.index)
+    if isinstance(fault, tuple):
+        dying_run.arm(*fault)
+    elif fault is not None:
+        fault()
+    try:
+        if ranks.leads:
+            cfg = running.settings(*overrides, recipe=recipe)
+            launch.run_job(running.TRAIN[recipe], cfg, RunDirectory(folder), overrides, ranks)
+        else:
+            launch.follow(running.TRAIN[recipe], ranks)
+    except SystemExit as ended:
+        return ended.code
+    except launch.BadCommand as error:
+        return str(error)
+    return 0
+
+
+def drift() -> None:
+    """Moves a weight of this rank's agent in its fifth update."""
+    from mcurl_torchrl.agents import RainbowAgent
+
+    update, calls = RainbowAgent.update, iter(range(1000))
+
+    def moved(agent: RainbowAgent, *args: Any, **options: Any) -> Any:
+        found = update(agent, *args, **options)
+        if next(calls) == 4:
+            with torch.no_grad():
+                agent.policy.network.encoder.convs[0].bias[0] += 1e-7
+        return found
+
+    RainbowAgent.update = moved
+
+
+def break_environment() -> None:
+    """Lets the environment to train in fail at its 25th step."""
+    from tests.recipes.faulty_envs import Faulty
+
+    def fault(env: Faulty, reward: float) -> float:
+        if env.trains and env.taken == 25:
+            raise ValueError("the joint is loose")
+        return reward
+
+    Faulty.fault = fault

@@ -35,6 +35,8 @@ STATISTICS = "tests/reports/test_statistics.py"
 FAULTS_STOPPING = "tests/faults/test_stopping.py"
 FAULTS_DISK = "tests/faults/test_disk_and_records.py"
 LAUNCHERS = "tests/recipes/test_suite_launchers.py"
+RANKS = "tests/test_ranks.py"
+RANKED_RUNS = "tests/recipes/test_ranks.py"
 
 
 @dataclass(frozen=True)
@@ -1244,6 +1246,95 @@ MUTANTS = [
         '(folder / "metrics.csv").unlink(missing_ok=True)',
         "pass",
         "tests/recipes/test_pretrain.py::test_a_job_that_is_started_again_begins_anew",
+        "gradients are summed over ranks",
+        "ranks.py",
+        "flat /= self.count",
+        "flat /= 1",
+        f"{RANKS}::test_padding_counts_on_no_rank",
+    ),
+    Mutant(
+        "ranks take the mean of their means",
+        "objectives/functional.py",
+        "ranks.sum(masked.sum()).clamp(min=1)",
+        "(ranks.count * masked.sum()).clamp(min=1)",
+        f"{RANKS}::test_padding_counts_on_no_rank",
+    ),
+    Mutant(
+        "negatives are the keys of one rank",
+        "objectives/encoding.py",
+        'if negatives == "batch":',
+        "if False:",
+        f"{RANKS}::test_padding_counts_on_no_rank",
+    ),
+    Mutant(
+        "the positives are the first rank's keys",
+        "objectives/encoding.py",
+        "first_key = self.ranks.index * len(keys)",
+        "first_key = 0",
+        f"{RANKS}::test_padding_counts_on_no_rank",
+    ),
+    Mutant(
+        "keys get no gradients of other ranks' losses",
+        "ranks.py",
+        "total = ctx.ranks.sum(gradient.contiguous())",
+        "total = gradient",
+        f"{RANKS}::test_loss_and_gradients_are_those_of_the_whole_batch[cpc]",
+    ),
+    Mutant(
+        "BatchNorm takes the variance within ranks alone",
+        "modules/batch_norm.py",
+        " + (means - mean).square().mean(0)",
+        "",
+        f"{RANKS}::test_loss_and_gradients_are_those_of_the_whole_batch[spr]",
+    ),
+    Mutant(
+        "each rank draws other rows",
+        "replay/slices.py",
+        "internals.set_generator(self.sampler, ranks.generator)",
+        "pass",
+        f"{RANKS}::test_each_rank_reads_its_share_of_the_same_draw",
+    ),
+    Mutant(
+        "a rank sets the priorities of its share alone",
+        "replay/buffer.py",
+        "if self.ranks.count > 1:",
+        "if False:",
+        f"{RANKS}::test_each_rank_reads_its_share_of_the_same_draw",
+    ),
+    Mutant(
+        "ranks draw noise of their own",
+        "agents/rainbow.py",
+        "with self.ranks.same_draws():\n            self.policy.reset_noise()",
+        "with ALONE.same_draws():\n            self.policy.reset_noise()",
+        f"{RANKS}::test_updates_are_those_of_the_whole_batch[rainbow_mcurl-mcurl]",
+    ),
+    Mutant(
+        "a lost rank is a bare error",
+        "ranks.py",
+        "    except RuntimeError as error:\n        reason",
+        "    except KeyError as error:\n        reason",
+        f"{RANKS}::test_a_lost_rank_is_named_in_a_sentence[killed]",
+    ),
+    Mutant(
+        "a resumed rank gets the first one's random state",
+        "training/ranked_run.py",
+        'state["own"][self.ranks.index]',
+        'state["own"][0]',
+        f"{RANKED_RUNS}::test_a_signal_to_one_rank_stops_all_and_the_run_goes_on_bit_for_bit[sac_mcurl]",
+    ),
+    Mutant(
+        "a signal stops one rank alone",
+        "training/ranked_run.py",
+        "if number := self.ranks.highest(0 if own is None else int(signal.Signals[own])):",
+        "if number := 0:",
+        f"{RANKED_RUNS}::test_a_signal_to_one_rank_stops_all_and_the_run_goes_on_bit_for_bit[rainbow_mcurl]",
+    ),
+    Mutant(
+        "ranks drift apart",
+        "training/ranked_run.py",
+        "if names := [name for name in other if other[name] != found[0].get(name)]:",
+        "if names := []:",
+        f"{RANKED_RUNS}::TestFaults::test_ranks_that_drift_apart_are_stopped",
     ),
 ]
 

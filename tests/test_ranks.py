@@ -26,7 +26,12 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("cpc", {}),  # keys with gradients, which other ranks' losses have, too
     ("spr", {}),  # with BatchNorm
 ]
-LEARNERS = [("sac_mcurl", "mcurl"), ("sac_mcurl", "curl"), ("rainbow_mcurl", "mcurl"), ("rainbow_mcurl", "spr")]
+LEARNERS = [
+    ("sac_mcurl", "mcurl"),
+    pytest.param("sac_mcurl", "curl", marks=pytest.mark.slow),
+    ("rainbow_mcurl", "mcurl"),
+    pytest.param("rainbow_mcurl", "spr", marks=pytest.mark.slow),
+]
 
 
 def assert_pairs(found: list[dict[str, tuple[torch.Tensor, torch.Tensor]]], *, apart: tuple[str, ...] = ()) -> None:
@@ -110,7 +115,7 @@ def test_ranks_draw_together_and_apart() -> None:
     assert [second[0], second[3]] == torch.rand(2).tolist()  # what is drawn together leaves no trace
 
 
-@pytest.mark.parametrize("how", ["killed", "asleep"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("asleep", marks=pytest.mark.slow)])
 def test_a_lost_rank_is_named_in_a_sentence(how: str) -> None:
     said, code = on_ranks(work.lose_the_other, how, seconds=60 if how == "killed" else 3)
     assert said.startswith("another rank ended, or did not answer in time (")

@@ -1,6 +1,7 @@
 """Encoders, the context Transformer, and the heads and policies on latents."""
 
 from mcurl_torchrl.modules.actions import ActionContext, ActionEmbedding
+from mcurl_torchrl.modules.batch_norm import RankedBatchNorm2d
 from mcurl_torchrl.modules.context import ContextTransformer, sinusoidal_positions
 from mcurl_torchrl.modules.dueling import DuelingHead, HeadProjection, NoisyLinear
 from mcurl_torchrl.modules.encoder_files import load_encoder, save_encoder, start_encoder_from
@@ -37,6 +38,7 @@ __all__ = [
     "QHead",
     "RainbowNetwork",
     "RainbowPolicy",
+    "RankedBatchNorm2d",
     "ReconstructionTransformer",
     "StateEncoder",
     "load_encoder",

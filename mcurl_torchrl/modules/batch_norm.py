@@ -21,6 +21,13 @@ class RankedBatchNorm2d(nn.BatchNorm2d):
 
     Keyword Args:
         ranks (Ranks): the ranks, whose batches must have the same size. Defaults to one process.
+
+    Examples:
+        >>> import torch
+        >>> from mcurl_torchrl.modules import RankedBatchNorm2d
+        >>> images = torch.randn(4, 3, 5, 5)
+        >>> torch.equal(RankedBatchNorm2d(3)(images), torch.nn.BatchNorm2d(3)(images))  # in one process
+        True
     """
 
     def __init__(self, num_features: int, *, ranks: Ranks = ALONE) -> None:

@@ -44,6 +44,11 @@ class RankedRun(TrainingRun):
     Raises:
         RanksDiffer: before a save, if the ranks' networks, optimizers or replays are not the same; nothing is saved.
         RankLost: if another rank ended, or did not answer in time.
+
+    Examples:
+        >>> # in a program that torchrun starts, in place of TrainingRun:
+        >>> # run = RankedRun("runs/mine", plan, ranks=join_ranks(), resume=True)
+        >>> from mcurl_torchrl.training import RankedRun
     """
 
     def __init__(self, directory: str | Path, plan: RunPlan, *, ranks: Ranks, **options: Any) -> None:
@@ -92,6 +97,8 @@ class RankedRun(TrainingRun):
     def save_completed(self) -> None:
         """As in :class:`TrainingRun`, on the first rank."""
         if self._saved_step != self.completed:
+            if self.ranks.leads:
+                self._begun().note(f"saving at agent step {self.completed:,}")
             self.save(self.completed)
 
     def _on_first(self, step: int, work: Callable[[], None]) -> None:

@@ -16,7 +16,10 @@ from tensordict import TensorDictBase
 
 from mcurl_torchrl.agents import RainbowAgent
 from mcurl_torchrl.objectives import CategoricalDQNLoss
+from mcurl_torchrl.training import RunDirectory
+from tests.ranks_at_work import train_run
 from tests.recipes.running import train
+from tests.two_ranks import on_ranks
 
 SOLVED = 0.8
 SETTINGS = [
@@ -61,6 +64,13 @@ def test_it_learns(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [2, 3, 4])
 def test_it_learns_with_other_seeds(seed: int, tmp_path: Path) -> None:
     assert learn(tmp_path, seed) >= SOLVED
+
+
+@pytest.mark.slow
+def test_it_learns_on_two_ranks(tmp_path: Path) -> None:
+    overrides = [*SETTINGS, "seed=1", "threads=1"]
+    assert on_ranks(train_run, "rainbow_mcurl", tmp_path / "run", overrides, {}) == [0, 0]
+    assert json.loads(RunDirectory(tmp_path / "run").result.read_text())["final_return"] >= SOLVED
 
 
 # -- broken ------------------------------------------------------------------------------------------------------------
