@@ -1270,7 +1270,7 @@ MUTANTS = [
         "the positives are the first rank's keys",
         "objectives/encoding.py",
         "first_key = self.ranks.index * len(keys)",
-        "first_key = 0",
+        "first_key = 0 * len(keys)",
         f"{RANKS}::test_padding_counts_on_no_rank",
     ),
     Mutant(
@@ -1320,7 +1320,7 @@ MUTANTS = [
         "training/ranked_run.py",
         'state["own"][self.ranks.index]',
         'state["own"][0]',
-        f"{RANKED_RUNS}::test_a_signal_to_one_rank_stops_all_and_the_run_goes_on_bit_for_bit[sac_mcurl]",
+        f"{RANKED_RUNS}::test_a_signal_to_one_rank_stops_all_and_the_run_goes_on_bit_for_bit[rainbow_mcurl]",
     ),
     Mutant(
         "a signal stops one rank alone",

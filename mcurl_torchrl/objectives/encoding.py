@@ -58,7 +58,7 @@ class EncodingLoss(TargetLoss):
         self, queries: Tensor, keys: Tensor, valid: Tensor | None, *, negatives: str = "batch"
     ) -> tuple[Tensor, Tensor]:
         """Computes InfoNCE of this rank's queries; negatives of the batch are the keys of all ranks."""
-        first_key = 0
+        first_key = None
         if negatives == "batch":
             first_key = self.ranks.index * len(keys)
             keys, valid = self.ranks.gather(keys), None if valid is None else self.ranks.gather(valid)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -35,29 +37,30 @@ def info_nce(
     negatives: str = "batch",
     temperature: float = 1.0,
     valid: Tensor | None = None,
-    first_key: int = 0,
+    first_key: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Asks of each query which key is its own (https://arxiv.org/abs/1807.03748).
 
     Args:
         queries (torch.Tensor): ``[*, T, d]``.
-        keys (torch.Tensor): ``[*, T, d]``; the key at a query's place is its positive. With ``negatives="batch"``
-            there may be more keys than queries, such as those of other ranks.
+        keys (torch.Tensor): ``[*, T, d]``; the key at a query's place is its positive. With ``first_key`` there may be
+            more keys than queries, such as those of other ranks.
 
     Keyword Args:
         negatives (str): what it is told apart from: ``"batch"``, all keys, or ``"sequence"``, the T keys of its slice.
         temperature (float): divides the logits.
         valid (torch.Tensor, optional): bool ``[*, T]`` for the keys, False at padding, whose keys are no negatives.
             The results at padding itself mean nothing. Defaults to None: no padding.
-        first_key (int): where the keys of the queries begin, along the first dimension of the keys. Defaults to 0.
+        first_key (int, optional): with ``negatives="batch"``, where the queries' own keys begin, along the first
+            dimension of the keys. Defaults to None: all keys are the queries' own.
 
     Returns:
         The cross entropy at each place, and whether the positive had the largest logit: ``[*, T]`` each. Logits are
         float32 or better, also under autocast.
     """
     check_choice("negatives", negatives, NEGATIVES)
-    own = slice(first_key, first_key + len(queries))
-    if keys[own].shape != queries.shape or (negatives != "batch" and len(keys) != len(queries)):
+    own = keys if first_key is None else keys[first_key : first_key + len(queries)]
+    if queries.shape != own.shape or (negatives == "sequence" and own is not keys):
         raise ValueError(f"queries {tuple(queries.shape)} and keys {tuple(keys.shape)} must have the same shape")
     shape = queries.shape[:-1]
     with torch.autocast(queries.device.type, enabled=False):
@@ -65,7 +68,7 @@ def info_nce(
         queries, keys = queries.to(precision), keys.to(precision)
         first = 0
         if negatives == "batch":
-            first = first_key * queries[0].numel() // queries.shape[-1]
+            first = (first_key or 0) * math.prod(queries.shape[1:-1])
             queries, keys = queries.flatten(0, -2), keys.flatten(0, -2)
             valid = None if valid is None else valid.flatten()
         logits = queries @ keys.transpose(-1, -2) / temperature

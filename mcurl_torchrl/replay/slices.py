@@ -52,7 +52,7 @@ class FrameView(TensorDictReplayBuffer):
             return
         if size is not None:
             ranks.share_of(name, size)
-        if self.storage.device.type != "cpu":
+        if str(self.storage.device) != "cpu":
             raise ValueError(f"the storage is on {self.storage.device}; ranks that share batches need it on the CPU")
         self.ranks = ranks
         internals.set_generator(self.sampler, ranks.generator)

@@ -84,3 +84,17 @@ def test_bad_input() -> None:
         reduce_masked(torch.zeros(2), torch.ones(2, dtype=torch.bool), "max")
     with pytest.raises(ValueError, match=r"queries \(1, 2, 3\) and keys \(1, 2, 4\) must have the same shape"):
         info_nce(torch.zeros(1, 2, 3), torch.zeros(1, 2, 4))
+
+
+def test_queries_of_a_share_have_the_losses_that_they_have_in_the_whole():
+    queries, keys, valid = torch.randn(4, 3, 5), torch.randn(4, 3, 5), torch.rand(4, 3) < 0.7
+    whole = info_nce(queries, keys, valid=valid)
+    share = info_nce(queries[2:], keys, valid=valid, first_key=2)
+    for ours, expected in zip(share, whole, strict=True):
+        assert torch.equal(ours, expected[2:])
+
+
+@pytest.mark.parametrize("options", [{}, {"first_key": 3}, {"first_key": 2, "negatives": "sequence"}])
+def test_more_keys_than_queries_are_refused_but_where_they_are_said_to_be(options):
+    with pytest.raises(ValueError, match="must have the same shape"):
+        info_nce(torch.randn(2, 3, 5), torch.randn(4, 3, 5), **options)
