@@ -5,15 +5,17 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, IntegerNode, OmegaConf
 
+from recipes import console
 from recipes.objective_files import objective_keys
 from recipes.schema import CONF
 
@@ -26,6 +28,8 @@ PATHS = (
     "run",
     "runs",
     "out",
+    "pack",
+    "policy",
     "encoder.init",
     "data.path",
     "data.root",
@@ -42,6 +46,22 @@ def config_folder(config_name: str) -> Path:
 
 class BadCommand(Exception):
     """The command line is wrong in a way that the message explains."""
+
+
+def program() -> str:
+    """Returns the name under which messages speak: ``mcurl train sac``, or that of the script."""
+    return " ".join(console.words) or Path(sys.argv[0]).name
+
+
+def answer(main: Callable[[list[str]], int]) -> NoReturn:
+    """Runs a script without a config of Hydra's on the command line; a wrong one ends with a sentence."""
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (BadCommand, OSError) as error:
+        sys.exit(f"{program()}: {error}")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 def in_a_sentence(error: Exception) -> str:

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 
 import hydra
 from hydra.core.override_parser.types import Override
@@ -21,6 +20,7 @@ from recipes.command_line import (
     config_folder,
     in_a_sentence,
     is_multirun,
+    program,
     read_settings,
 )
 from recipes.schema import check_env
@@ -36,7 +36,6 @@ def answer_early(*, config_name: str, schema: type) -> None:
     """
     first = os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK") == "0"
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra hands its errors on; without, it prints tracebacks
-    program = Path(sys.argv[0]).name
     arguments, conf = sys.argv[1:], config_folder(config_name)
     try:
         if asks_for_information(arguments):
@@ -51,11 +50,11 @@ def answer_early(*, config_name: str, schema: type) -> None:
             if "env" in cfg:
                 check_env(cfg.env)
     except (BadCommand, ValueError, HydraException, OmegaConfBaseException, OSError) as error:
-        sys.exit(f"{program}: {in_a_sentence(error)}" if first else 1)
+        sys.exit(f"{program()}: {in_a_sentence(error)}" if first else 1)
     try:
         importlib.import_module("mcurl_torchrl")  # before TorchRL itself, which does not say what is missing
     except ImportError as error:
-        sys.exit(f"{program}: {error}")
+        sys.exit(f"{program()}: {error}")
 
 
 def can_be_composed(arguments: list[str], overrides: list[Override]) -> bool:

@@ -5,23 +5,21 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from mcurl_torchrl.ranks import RankLost, Ranks, join_ranks
-from recipes.command_line import is_multirun
+from recipes.command_line import is_multirun, program
 
 
 @contextlib.contextmanager
 def joined_ranks(*, allowed: bool) -> Iterator[Ranks]:
     """Yields the ranks of this program, one where torchrun did not start it; a wrong start ends with a sentence."""
-    program = Path(sys.argv[0]).name
     try:
         ranks = join_ranks()
     except (ValueError, RankLost) as error:
-        sys.exit(f"{program}: {error}")
+        sys.exit(f"{program()}: {error}")
     try:
         if ranks.count > 1 and (reason := why_not(allowed)):
-            sys.exit(f"{program}: {reason}" if ranks.leads else 1)
+            sys.exit(f"{program()}: {reason}" if ranks.leads else 1)
         yield ranks
     finally:
         ranks.leave()

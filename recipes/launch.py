@@ -39,7 +39,7 @@ from mcurl_torchrl.training import (
     make_trackers,
 )
 from recipes.building import padding
-from recipes.command_line import BadCommand, config_folder, in_a_sentence, is_multirun, prepare
+from recipes.command_line import BadCommand, config_folder, in_a_sentence, is_multirun, prepare, program
 from recipes.joining import joined_ranks
 from recipes.objective_files import drop_foreign_keys
 from recipes.published_scores import published_scores, random_and_human_score
@@ -92,7 +92,7 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
         except BadCommand as error:
             with contextlib.suppress(OSError):  # It is not empty where there was a run before.
                 Path(HydraConfig.get().runtime.output_dir).rmdir()
-            sys.exit(f"{program}: {error}")
+            sys.exit(f"{program()}: {error}")
         except Exception as error:
             explain(Path(HydraConfig.get().runtime.output_dir), error)
 
@@ -110,24 +110,24 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
             print(said, file=sys.stderr, flush=True)
             raise JobFailed(said) from None
 
-    script, program, conf = sys.argv[0], Path(sys.argv[0]).name, config_folder(config_name)
+    script, conf = sys.argv[0], config_folder(config_name)
     sweeper = os.getpid()  # a job in a process of its own stops alone
     try:
         sys.argv[1:] = prepare(sys.argv[1:], schema, conf)
         hydra.main(version_base="1.3", config_path=str(conf), config_name=config_name)(swept)()
     except JobFailed as first:
-        sys.exit(f"{program}: the sweep is over; not all of its jobs were finished. The first that failed:\n{first}")
+        sys.exit(f"{program()}: the sweep is over; not all of its jobs were finished. The first that failed:\n{first}")
     except (BadCommand, HydraException, OmegaConfBaseException, OSError) as error:
-        sys.exit(f"{program}: {in_a_sentence(error)}")
+        sys.exit(f"{program()}: {in_a_sentence(error)}")
     except KeyboardInterrupt:
-        print(f"{program}: interrupted", file=sys.stderr)
+        print(f"{program()}: interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:  # of a launcher: what a job raises ends as JobFailed
         if not is_multirun(sys.argv):
             raise
         said = str(error).strip().partition("\n")[0]
         sys.exit(
-            f"{program}: the launcher gave up waiting for the jobs: {type(error).__name__}: {said}\nWhat was saved is "
+            f"{program()}: the launcher gave up waiting for the jobs: {type(error).__name__}: {said}\nWhat was saved is "
             "there: the same command with resume=auto and hydra.sweep.dir=DIR, the folder of the sweep, goes on"
         )
 

@@ -26,8 +26,8 @@ from mcurl_torchrl import AtariEncoder, PixelEncoder, load_policy
 from mcurl_torchrl.modules import load_encoder
 from mcurl_torchrl.training import RunDirectory, collect_probe_data, probe_encoder
 from recipes.building import make_env
-from recipes.evaluate import import_recipe
 from recipes.launch import BadCommand, launch, pick_device
+from recipes.trained import import_recipe
 
 
 def main(cfg: DictConfig) -> None:

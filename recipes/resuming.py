@@ -16,6 +16,7 @@ from yaml import YAMLError
 
 from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.training import Checkpoints, RunDirectory
+from recipes import console
 from recipes.command_line import AUTO, BadCommand, check_recipe, quoted
 
 # The settings that may differ between a run and its resumption without an effect on its numbers.
@@ -99,8 +100,9 @@ def how_to_go_on(directory: RunDirectory) -> str:
     if latest is None:
         return "nothing was saved yet"
     local = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    start = [sys.orig_argv[0]] if local == "1" else ["torchrun", f"--nproc-per-node={local}"]
-    command = shlex.join([*start, sys.argv[0], f"resume={quoted(directory.path)}"])
+    ranked = ["torchrun", f"--nproc-per-node={local}", sys.argv[0]]
+    started = ranked if local != "1" else console.words or [sys.orig_argv[0], sys.argv[0]]
+    command = shlex.join([*started, f"resume={quoted(directory.path)}"])
     return f"to go on from the checkpoint of agent step {latest.step:,}:\n  {command}"
 
 

@@ -310,6 +310,21 @@ class EvaluateConfig:
     seed: int = 0  # of the episodes
     video: bool = True  # film the first episode
     export: str | None = None  # a file for torch.export, say policy.pt2
+    pack: str | None = None  # a folder to hand on: weights, config, video and a model card
+    licence: str | None = None  # of the packed weights, by its short name, such as mit; null: none is stated
+    device: str = "cpu"  # where to play
+
+
+@dataclass
+class PlayConfig:
+    policy: str = "roadrunner"  # of recipes/policies, by its name; or a run directory; or a folder of evaluate.py pack=
+    which: str = "latest"  # of a run: latest | best | an agent step that has a checkpoint
+    episodes: int = 1  # how many to play
+    num_envs: int = 1  # how many are played side by side
+    epsilon: float | None = None  # of random actions; null: as in training's evaluations
+    seed: int = 0  # of the episodes
+    video: bool = True  # film the first episode
+    out: str | None = None  # the video; null: NAME.mp4, in the current folder
     device: str = "cpu"  # where to play
 
 
@@ -354,6 +369,7 @@ ConfigStore.instance().store(name="ppo_schema", node=PPORecipeConfig)
 ConfigStore.instance().store(name="pretrain_schema", node=PretrainConfig)
 ConfigStore.instance().store(name="probe_schema", node=ProbeCommandConfig)
 ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)
+ConfigStore.instance().store(name="play_schema", node=PlayConfig)
 ConfigStore.instance().store(name="report_schema", node=ReportConfig)
 # Every objective is an algorithm under its own name, unless recipes have files for it: then each of them has one.
 CONF = Path(__file__).parent / "conf"

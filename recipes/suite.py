@@ -14,12 +14,11 @@ from __future__ import annotations
 import functools
 import sys
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from recipes.command_line import BadCommand, did_you_mean
+from recipes.command_line import BadCommand, did_you_mean, program
 from recipes.suites.definition import find_suite, read_suite, suite_names
 
 EXPERIMENT_KEYS = ("envs", "algos", "seeds", "overrides")
@@ -119,7 +118,7 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except (BadCommand, OSError) as error:
-        sys.exit(f"{Path(sys.argv[0]).name}: {error}")
+        sys.exit(f"{program()}: {error}")
     except KeyboardInterrupt:
         print("interrupted before a run was started", file=sys.stderr)
         sys.exit(130)

@@ -98,9 +98,12 @@ def test_wheel_holds_the_package_and_the_recipes(wheel: Path) -> None:
         ("recipes", "*.py"),
         ("recipes", "*.yaml"),
         ("recipes", "*.csv"),
+        ("recipes/policies", "*/*"),
     ):
         files = {str(path.relative_to(REPO)) for path in (REPO / folder).rglob(pattern)}
-        assert files <= set(names), "a folder without __init__.py is not packaged"
+        files = {name for name in files if "__pycache__" not in name}
+        assert files and files <= set(names), "a folder without __init__.py is not packaged"
+    assert wheel.stat().st_size < 6e6
 
 
 def test_installed_wheel_imports_from_a_foreign_folder_and_loads_no_simulator(python: Path, tmp_path: Path) -> None:
@@ -124,6 +127,45 @@ sys.modules.update(dict.fromkeys({OPTIONAL}))  # None makes an import fail as if
 import mcurl_torchrl
 """
     run(python, "-I", "-c", code, cwd=tmp_path)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder of a user who has recipes, too."""
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "__init__.py").write_text("raise SystemExit('not these')\n")
+    return tmp_path
+
+
+def test_the_command_answers_from_an_installed_wheel(python: Path, elsewhere: Path) -> None:
+    assert "mcurl train sac" in run(python.with_name("mcurl"), "--help", cwd=elsewhere)
+    assert "mask_ratio" in run(python.with_name("mcurl"), "train", "rainbow", "--cfg", "job", cwd=elsewhere)
+    wrong = [python.with_name("mcurl"), "play", "nothing"]
+    assert "there is: roadrunner." in subprocess.run(wrong, cwd=elsewhere, capture_output=True, text=True).stderr
+    assert [path.name for path in elsewhere.iterdir()] == ["recipes"]
+
+
+@pytest.mark.slow
+def test_the_commands_work_from_an_installed_wheel(python: Path, elsewhere: Path) -> None:
+    def mcurl(*words: str) -> str:
+        return run(python.with_name("mcurl"), *words, cwd=elsewhere)
+
+    small = ["preset=smoke", "logging.tensorboard=false", "threads=1"]
+    for agent, env in (("sac", "cartpole-swingup"), ("rainbow", "Pong"), ("ppo", "Pong")):
+        mcurl("train", agent, f"env={env}", *small, f"hydra.run.dir=mine/{agent}")
+    assert mcurl("runs", "mine").count("finished") == 3
+    assert "settings that differ" in mcurl("compare", "mine/rainbow", "mine/ppo")
+    mcurl("evaluate", "run=mine/rainbow", "episodes=1", "pack=packed")
+    assert "filmed: packed.mp4" in mcurl("play", "packed")
+    assert "filmed: roadrunner.mp4" in mcurl("play", "roadrunner")
+    seen = ["env.num_frames=3", "env.image_size=36"]
+    mcurl("pretrain", "preset=smoke", "hydra.run.dir=encoders")
+    few = ["probe.episodes=4", "probe.agent_steps=10"]
+    assert "R2" in mcurl("probe", "encoders=encoders/encoder.pt", "env=cartpole-swingup", *few, *seen)
+    mcurl("report", "runs=mine", "out=report")
+    assert (elsewhere / "report" / "report.html").is_file()
+    mcurl("suite", "suite=smoke", "suite.dir=suite", "suite.seeds=[1]", "jobs=1")
+    assert "finished" in mcurl("runs", "suite")
 
 
 @pytest.mark.parametrize("extras", ["", "[recipes]"])

@@ -32,3 +32,7 @@ class Policy(nn.Module):
     def forward(self, observation: Tensor) -> Tensor:
         """Returns the actions ``[*, ...]`` for observations ``[*, ...]``."""
         raise NotImplementedError
+
+    def for_acting(self) -> Policy:
+        """Returns a policy that acts like this one in evaluation mode, without what only training needs."""
+        return self

@@ -203,3 +203,16 @@ class RainbowPolicy(Policy):
     def reset_noise(self, generator: torch.Generator | None = None) -> None:
         """Draws the noise of the next agent step, in place."""
         self.network.reset_noise(generator)
+
+    def for_acting(self) -> RainbowPolicy:
+        """Returns the policy with plain layers in place of the noisy ones: half of the weights, the same actions."""
+        if not self.settings["noisy"]:
+            return self
+        plain = RainbowPolicy(**{**self.settings, "noisy": False})
+        means = {
+            name.removesuffix("_mu"): value
+            for name, value in self.state_dict().items()
+            if not name.endswith(("_sigma", "noise_in", "noise_out"))
+        }
+        plain.load_state_dict(means)
+        return plain.to(self.network.support.device).eval()

@@ -17,6 +17,7 @@ from mcurl_torchrl.envs.images import layout_of, to_frame
 from mcurl_torchrl.modules import Policy
 from mcurl_torchrl.stacking import PADDINGS, FrameStack
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, Checkpoints, SavedCheckpoint
+from mcurl_torchrl.training.policy_folders import is_policy_folder, read_policy_folder
 
 __all__ = ["FramePolicy", "describe_policy", "export_policy", "load_policy"]
 
@@ -99,7 +100,14 @@ class FramePolicy(nn.Module):
         if image_shape is not None and layout_of(image_shape) is None:
             raise ValueError(f"image_shape={list(image_shape)}; it must be [H, W], [H, W, C] or [C, H, W]")
         self._bounds = _read_bounds(action_low, action_high, action_dtype)
+        self._raw = {"image_shape": image_shape, "action_low": action_low, "action_high": action_high}
+        self._raw = {key: list(value) for key, value in self._raw.items() if value is not None}
+        self._raw |= {} if action_low is None else {"action_dtype": action_dtype}
         self._stack = FrameStack(num_frames, padding=padding)
+
+    def describe(self, network: Policy) -> dict[str, Any]:
+        """Returns :func:`describe_policy` of another network, with the stacks, images and bounds of this policy."""
+        return describe_policy(network, num_frames=self.num_frames, padding=self.padding, **self._raw)
 
     def reset(self) -> None:
         """Forgets the frames of the last episode."""
@@ -160,7 +168,8 @@ def load_policy(
     The policy is in evaluation mode: one with noisy layers acts without their noise. No code from the files is run.
 
     Args:
-        run_or_checkpoint (str or Path): a run directory, or one of its checkpoints.
+        run_or_checkpoint (str or Path): a run directory, one of its checkpoints, or a folder from
+            :func:`~mcurl_torchrl.training.save_policy`, which holds one policy.
 
     Keyword Args:
         which (str or int): of a run's checkpoints, ``"latest"`` (of those that are whole), ``"best"`` (by evaluation)
@@ -188,12 +197,14 @@ def load_policy(
         torch.Size([2])
     """
     path = Path(run_or_checkpoint)
+    if is_policy_folder(path):
+        return _load_folder(path).eval().to(device)
     checkpoints = Checkpoints(path / "checkpoints")
     if path.name.startswith("checkpoint-"):
         checkpoints, which = Checkpoints(path.parent), path.name.removeprefix("checkpoint-")
     saved = {found.step: found for found in checkpoints.list()}
     if not saved:
-        raise FileNotFoundError(f"{path} is no run directory with a checkpoint, and no checkpoint")
+        raise FileNotFoundError(f"{path} is no run directory with a checkpoint, no checkpoint and no policy's folder")
     if which == "latest":
         return _load_newest(checkpoints).eval().to(device)
     chosen = checkpoints.best() or checkpoints.latest() if which == "best" else None
@@ -216,11 +227,30 @@ def _load_newest(checkpoints: Checkpoints) -> FramePolicy:
 
 
 def _load(checkpoints: Checkpoints, chosen: SavedCheckpoint) -> FramePolicy:
-    described = chosen.info.get("policy")
+    policy = _build(chosen.path, chosen.info.get("policy"))
+    checkpoints.restore(components={"policy": policy.network}, step=chosen.step)
+    return policy
+
+
+def _load_folder(folder: Path) -> FramePolicy:
+    try:
+        config, state = read_policy_folder(folder)
+    except ValueError as error:
+        raise CheckpointNotRestored(str(error)) from None
+    policy = _build(folder, config["policy"])
+    try:
+        policy.network.load_state_dict(state)
+    except (RuntimeError, ValueError) as error:
+        raise CheckpointNotRestored(f"the weights in {folder} do not fit what its config describes: {error}") from None
+    return policy
+
+
+def _build(path: Path, described: Any) -> FramePolicy:
+    """Builds a policy by its description, with weights that are still random."""
     kind = described.get("kind") if isinstance(described, dict) else None
     if not isinstance(described, dict) or str(kind) not in Policy.kinds:
         raise ValueError(
-            f"{chosen.path} holds a policy of the kind {kind!r}; known are {sorted(Policy.kinds)}: import the module "
+            f"{path} holds a policy of the kind {kind!r}; known are {sorted(Policy.kinds)}: import the module "
             "that defines it first"
         )
     try:
@@ -228,11 +258,9 @@ def _load(checkpoints: Checkpoints, chosen: SavedCheckpoint) -> FramePolicy:
         num_frames = check_count("num_frames", described["num_frames"])
         # Older checkpoints do not name a padding.
         raw = {key: described[key] for key in _RAW_KEYS if key in described}
-        policy = FramePolicy(network, num_frames=num_frames, padding=described.get("padding", "repeat"), **raw)
+        return FramePolicy(network, num_frames=num_frames, padding=described.get("padding", "repeat"), **raw)
     except (TypeError, KeyError, ValueError, RuntimeError) as error:
-        raise CheckpointNotRestored(f"{chosen.path} describes its policy wrongly: {error}") from None
-    checkpoints.restore(components={"policy": network}, step=chosen.step)
-    return policy
+        raise CheckpointNotRestored(f"{path} describes its policy wrongly: {error}") from None
 
 
 def export_policy(policy: FramePolicy, path: str | Path) -> Path:

@@ -122,11 +122,15 @@ def read_result(directory: RunDirectory) -> dict[str, Any]:
 
 
 def progress_of(run: PlannedRun, directory: RunDirectory) -> Progress:
-    """Reads how far a run is from what it writes."""
+    """Reads how far a run of a suite is from what it writes."""
+    return progress_in(directory, run.settings()["total_env_steps"])
+
+
+def progress_in(directory: RunDirectory, total: int) -> Progress:
+    """Reads how far a run of so many env steps is from what it writes."""
     result, rows = read_result(directory), []
     with contextlib.suppress(OSError, ValueError):
         rows = [(row["env_steps"], row["seconds"]) for row in tables.read(directory.metrics.path)]
-    total = run.settings()["total_env_steps"]
     steps = max([result.get("env_steps") or 0, *(step for step, _ in rows[-1:])], default=0)
     return Progress(steps, total, result.get("final_return"), _seconds_left(rows, total))
 

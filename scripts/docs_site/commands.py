@@ -7,13 +7,16 @@ import re
 from pathlib import Path
 
 from docs_site.settings import RECIPES, Key, sections, table
+from recipes.console import COMMANDS
 
 # The dataclass with the options of a script, where it takes few; the others take all settings of a recipe.
 OPTIONS = {
     "evaluate": (RECIPES / "schema.py", "EvaluateConfig"),
+    "play": (RECIPES / "schema.py", "PlayConfig"),
     "report": (RECIPES / "schema.py", "ReportConfig"),
     "suite": (RECIPES / "suite.py", "Options"),
 }
+WITHOUT_OPTIONS = ("compare", "runs")
 
 
 def scripts() -> list[Path]:
@@ -23,7 +26,13 @@ def scripts() -> list[Path]:
 
 def page() -> str:
     """The page of all programs."""
-    lines = ["# Command lines", "", "Options are written `key=value`, without dashes. Give them in any order.", ""]
+    lines = [
+        "# Command lines",
+        "",
+        "Options are written `key=value`, without dashes. Give them in any order. Each script is a "
+        "[command of `mcurl`](../console.md), too.",
+        "",
+    ]
     for file in scripts():
         lines += [f"## `{file.name}`", "", *describe(file), ""]
     return "\n".join(lines)
@@ -32,7 +41,10 @@ def page() -> str:
 def describe(file: Path) -> list[str]:
     """What a script says of itself, and its options."""
     said = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-    lines = [as_markdown(said), ""]
+    (command,) = (name for name, command in COMMANDS.items() if command.script == file.stem)
+    lines = [f"The same as `mcurl {command}`.", "", as_markdown(said), ""]
+    if file.stem in WITHOUT_OPTIONS:
+        return lines
     if file.stem in OPTIONS:
         return [*lines, *table(options(file.stem))]
     return [*lines, "Takes all [settings](settings.md), `-m` for sweeps, and Hydra's own flags: `--help`, `--cfg job`."]

@@ -1,0 +1,98 @@
+"""Says how two runs differ: in their settings, their code and their returns.
+
+    python recipes/compare.py RUN_DIR RUN_DIR
+
+It compares two runs, which is no comparison of methods: that takes seeds and intervals, which report.py has.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recipes.command_line import BadCommand, answer
+
+if TYPE_CHECKING:  # with torch, which takes seconds: help and wrong options are answered before
+    from recipes.reports.runs import Run
+
+MOST_POINTS = 12  # of two curves
+
+
+def main(arguments: list[str]) -> int:
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
+    if len(arguments) != 2:
+        raise BadCommand(f"give two run directories; got {len(arguments)}: {' '.join(arguments) or 'none'}")
+    for argument in arguments:
+        if not Path(argument).is_dir():
+            raise BadCommand(f"{argument}: there is no such folder")
+    a, b = (only_run(Path(argument)) for argument in arguments)
+    print("\n".join([*heading(a, b), "", *settings(a, b), "", *curves(a, b)]))
+    return 0
+
+
+def only_run(folder: Path) -> Run:
+    """Reads the run in a folder; refuses a folder with several."""
+    from recipes.reports.runs import find_runs
+
+    found = find_runs([folder])
+    for path, why in found.unreadable:
+        raise BadCommand(f"{path} cannot be read: {why}")
+    if len(found.runs) > 1:
+        raise BadCommand(f"{folder} holds {len(found.runs)} runs, such as {found.runs[0].path}; name one of them")
+    return found.runs[0]
+
+
+def heading(a: Run, b: Run) -> list[str]:
+    lines = []
+    for letter, run in (("A", a), ("B", b)):
+        far = f"{run.env_steps:,} of {run.total_env_steps:,} env steps"
+        lines.append(f"{letter}: {run.path}: {run.task}, {run.label}, seed {run.seed}, {run.status}, {far}")
+    return lines
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def settings(a: Run, b: Run) -> list[str]:
+    """Lists what differs: settings that change what is learned, then the others, then the code."""
+    from recipes.reports.groups import NOT_SET, compared, differing_keys
+
+    learned = set(differing_keys([compared(a), compared(b)]))
+    differing = sorted(differing_keys([a.settings, b.settings]), key=lambda key: (key not in learned, key))
+    lines = [
+        f"  {key}: {a.settings.get(key, NOT_SET)} | {b.settings.get(key, NOT_SET)}"
+        + ("" if key in learned else "  (not what is learned, but for chance)")
+        for key in differing
+    ]
+    lines = ["settings that differ (A | B):", *lines] if lines else ["all settings are the same"]
+    codes = [", ".join(dict.fromkeys((commit or "not known")[:9] for commit in run.commits)) for run in (a, b)]
+    return [*lines, f"code: commit {codes[0]} in both" if codes[0] == codes[1] else f"code: {codes[0]} | {codes[1]}"]
+
+
+# -- curves ------------------------------------------------------------------------------------------------------------
+
+
+def curves(a: Run, b: Run) -> list[str]:
+    """Sets the evaluations at the same env steps side by side, then says who was where first."""
+    if a.task != b.task:
+        return [f"returns of {a.task} and {b.task} are not of one scale"]
+    ours, theirs = dict(a.curve), dict(b.curve)
+    common = sorted(set(ours) & set(theirs))
+    if not common:
+        return ["there are no evaluations at the same env steps"]
+    step = -(-len(common) // MOST_POINTS)
+    shown = [*common[:-1:step], common[-1]]
+    lines = [f"{'env steps':>12}  {'A':>10}  {'B':>10}  {'B - A':>10}"]
+    lines += [f"{at:>12,}  {ours[at]:>10,.1f}  {theirs[at]:>10,.1f}  {theirs[at] - ours[at]:>+10,.1f}" for at in shown]
+    mean = sum(theirs[at] - ours[at] for at in common) / len(common)
+    lines.append(f"over {len(common)} evaluations, B is {mean:+,.1f} from A on average")
+    goal = min(max(ours[at] for at in common), max(theirs[at] for at in common))
+    first = [next(at for at in common if curve[at] >= goal) for curve in (ours, theirs)]
+    lines.append(f"a return of {goal:,.1f}, which both reached: A at {first[0]:,} env steps, B at {first[1]:,}")
+    return lines
+
+
+if __name__ == "__main__":
+    answer(main)

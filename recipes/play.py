@@ -1,0 +1,67 @@
+"""Plays a trained policy, prints the return, and films the first episode at real speed. Nothing is trained.
+
+    python recipes/play.py roadrunner
+    python recipes/play.py RUN_DIR episodes=3 seed=1 out=film.mp4
+    python recipes/play.py MY_POLICY episodes=100 num_envs=10 video=false
+
+What is played is the name of a policy in recipes/policies, a run directory, or a folder that `evaluate.py pack=FOLDER`
+made.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from recipes.command_line import BadCommand, program, quoted
+from recipes.early_answers import answer_early
+from recipes.policies import find_policy
+from recipes.schema import PlayConfig
+
+
+def name_policy(arguments: list[str]) -> list[str]:
+    """Turns a first word without a key, as in ``play roadrunner``, into a setting; refuses one that names nothing."""
+    first = arguments[0] if arguments else ""
+    if first and "=" not in first and not first.startswith("-"):
+        return [f"policy={quoted(find_policy(first))}", *arguments[1:]]
+    return arguments
+
+
+if __name__ == "__main__":  # before the imports that take seconds
+    try:
+        sys.argv[1:] = name_policy(sys.argv[1:])
+    except BadCommand as error:
+        sys.exit(f"{program()}: {error}")
+    answer_early(config_name="play", schema=PlayConfig)
+
+from omegaconf import DictConfig
+
+from mcurl_torchrl.training import write_video
+from recipes.launch import launch, pick_device
+from recipes.trained import open_trained
+
+
+def main(cfg: DictConfig) -> None:
+    folder = find_policy(cfg.policy)
+    try:
+        trained = open_trained(folder, which=cfg.which, device=pick_device(cfg.device))
+    except ValueError as error:
+        raise BadCommand(str(error)) from error
+    evaluation = trained.play(
+        episodes=cfg.episodes,
+        seed=cfg.seed,
+        num_envs=cfg.num_envs,
+        epsilon=cfg.epsilon,
+        record=cfg.video,
+        on_episode=lambda episode, score: print(f"episode {episode}: {score:,.1f}", flush=True),
+    )
+    if cfg.episodes > 1:
+        print(f"mean return {evaluation.mean:,.1f} over {cfg.episodes} episodes")
+    if evaluation.frames:
+        out, speed = Path(cfg.out or f"{folder.resolve().name}.mp4"), evaluation.steps_per_second or 30
+        write_video(out, evaluation.film(), fps=speed)
+        print(f"filmed: {out} ({len(evaluation.frames) / speed:.0f} s)")
+
+
+if __name__ == "__main__":
+    launch(main, config_name="play", schema=PlayConfig)

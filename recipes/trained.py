@@ -1,0 +1,91 @@
+"""What was trained: a run, or a policy in a folder of its own, with the environment that it acts in."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from torch import Tensor
+from yaml import YAMLError
+
+from mcurl_torchrl import load_policy
+from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.training import (
+    Evaluation,
+    FramePolicy,
+    RunDirectory,
+    evaluate,
+    is_policy_folder,
+    read_policy_folder,
+)
+from recipes.building import make_env
+from recipes.command_line import BadCommand
+from recipes.schema import EnvConfig
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A policy, and the settings of the environment that it was trained in."""
+
+    policy: FramePolicy
+    env: DictConfig
+    epsilon: float  # of random actions, as the policy was evaluated in training
+    device: torch.device
+
+    def play(
+        self,
+        *,
+        episodes: int,
+        seed: int,
+        num_envs: int = 1,
+        epsilon: float | None = None,
+        record: bool = False,
+        on_episode: Callable[[int, float], None] | None = None,
+    ) -> Evaluation:
+        """Plays whole episodes, in environments of its own."""
+
+        def act(observations: Tensor) -> Tensor:
+            return self.policy.network(observations.to(self.device)).cpu()
+
+        return evaluate(
+            act,
+            [make_env(self.env, training=False) for _ in range(check_count("num_envs", num_envs))],
+            episodes=episodes,
+            seed=seed,
+            num_frames=self.policy.num_frames,
+            record=record and self.env.observation == "pixels",
+            observation_key=self.env.observation,
+            epsilon=self.epsilon if epsilon is None else epsilon,
+            on_episode=on_episode,
+        )
+
+
+def open_trained(path: Path, *, which: str = "latest", device: torch.device) -> Trained:
+    """Opens a run directory, or a folder that ``evaluate.py pack=FOLDER`` made.
+
+    Raises:
+        BadCommand: if there is none, or it cannot be used; says why.
+    """
+    try:
+        if is_policy_folder(path):
+            settings = OmegaConf.create(read_policy_folder(path)[0])
+        else:
+            import_recipe(RunDirectory(path).read_manifest().get("recipe"))
+            settings = OmegaConf.load(RunDirectory(path).config)
+        env = OmegaConf.merge(OmegaConf.structured(EnvConfig), settings.env)
+        epsilon = OmegaConf.select(settings, "evaluation.epsilon", default=0.0)
+        return Trained(load_policy(path, which=which, device=device), env, epsilon, device)
+    except (OSError, ValueError, RuntimeError, YAMLError, OmegaConfBaseException) as error:
+        raise BadCommand(f"run={path}: {error}") from error
+
+
+def import_recipe(name: Any) -> None:
+    """Imports the script that trained a run, so that the class of its policy is known."""
+    if (Path(__file__).parent / f"{name}.py").is_file():
+        importlib.import_module(f"recipes.{name}")
