@@ -9,20 +9,30 @@ import inspect
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
+from torch import Tensor, nn
 from torchrl.data import Categorical, LazyMemmapStorage, LazyTensorStorage
 from torchrl.envs import EnvBase, RewardClipping, TransformedEnv
 
 from mcurl_torchrl import AuxiliaryTask, FrameReplayBuffer, make_atari_env, make_dmc_env, make_pixel_env
 from mcurl_torchrl.agents import RainbowAgent, Resets, SACAgent
+from mcurl_torchrl.checks import check_choice, check_number
 from mcurl_torchrl.modules import start_encoder_from
 from mcurl_torchrl.ranks import ALONE, Ranks
-from recipes.schema import EncoderConfig, EncoderStartConfig, EnvConfig, ReplayConfig, ResetsConfig, check_env
+from mcurl_torchrl.transforms import AUGMENTATIONS, make_augmentation
+from recipes.schema import (
+    AugmentationConfig,
+    EncoderConfig,
+    EncoderStartConfig,
+    EnvConfig,
+    ReplayConfig,
+    ResetsConfig,
+    check_env,
+)
 
 
 def make_env(env: EnvConfig, *, training: bool) -> EnvBase:
@@ -148,6 +158,29 @@ def use_resets(agent: SACAgent | RainbowAgent, resets: ResetsConfig, *, total_up
     if resets.interval_updates:
         with section("resets"):
             agent.use_resets(Resets(resets.interval_updates, keep=resets.keep, total_updates=total_updates))
+
+
+# -- augmentation ------------------------------------------------------------------------------------------------------
+
+
+def make_augmentations(
+    augmentation: AugmentationConfig, *, crop_size: int | None = None
+) -> dict[str, Callable[[Tensor], Tensor] | None]:
+    """Makes the augmentations of RL's ``"batch"`` and of the auxiliary task's ``"views"``; None: images stay.
+
+    ``crop_size`` is what the encoder sees of an image, where that is not all of it.
+    """
+    made = {}
+    for part in ("batch", "views"):
+        kind, scale = augmentation[part], augmentation[f"{part}_intensity"]
+        check_choice(f"augmentation.{part}", kind, AUGMENTATIONS)
+        check_number(f"augmentation.{part}_intensity", scale, least=0)
+        if kind == "crop" and crop_size is None:
+            raise ValueError(
+                f"augmentation.{part}=crop is for SAC, whose encoder sees a part of an image; use shift or none"
+            )
+        made[part] = make_augmentation(kind, intensity_scale=scale, crop_size=crop_size)
+    return made
 
 
 # -- the auxiliary task ------------------------------------------------------------------------------------------------

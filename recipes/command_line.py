@@ -35,6 +35,13 @@ PATHS = (
     "data.root",
     "encoders",
 )  # settings that name a file or a folder
+# Settings of earlier versions, and what has taken their place.
+MOVED = {
+    "encoder.augmentation": "augmentation: random_crop is augmentation=crop, center_crop is augmentation=none",
+    "rainbow.augmentation": "augmentation.views: shift is augmentation.views=curl_shift",
+    "ppo.augmentation": "augmentation.views: shift is augmentation.views=curl_shift",
+    "objective.intensity_scale": "augmentation.views_intensity",
+}
 AUTO = "auto"  # resume=auto starts or continues the run in its directory
 
 
@@ -259,6 +266,8 @@ def check_override(override: Override, schema: type, conf: Path, objective: set[
     parts = key.split(".")
     # Below a key that takes a dictionary, any key is allowed.
     if key not in names and not any(names.get(".".join(parts[:count])) for count in range(1, len(parts))):
+        if key in MOVED:
+            raise BadCommand(f"there is no setting {key!r} any more; it is {MOVED[key]}")
         groups = sorted(folder.name for place in (conf, SHARED) for folder in place.iterdir() if folder.is_dir())
         raise BadCommand(f"there is no setting {key!r}; {did_you_mean(key, [*groups, *names])}")
 

@@ -128,7 +128,8 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
         said = str(error).strip().partition("\n")[0]
         sys.exit(
             f"{program()}: the launcher gave up waiting for the jobs: {type(error).__name__}: {said}\n"
-            "What was saved is there: the same command with resume=auto and hydra.sweep.dir=DIR, the folder of the sweep, goes on"
+            "What was saved is there: the same command with resume=auto and hydra.sweep.dir=DIR, the folder of the "
+            "sweep, goes on"
         )
 
 

@@ -20,13 +20,22 @@ import torch
 from torchrl.data import Categorical
 from torchrl.envs import EnvBase
 
-from mcurl_torchrl import FrameReplayBuffer, RandomShift
+from mcurl_torchrl import FrameReplayBuffer
 from mcurl_torchrl.agents import PPOAgent
-from mcurl_torchrl.checks import check_choice, check_count
+from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.modules import PPOPolicy
 from mcurl_torchrl.objectives import LatentPPO
 from mcurl_torchrl.training import EpisodeStreams, TrainingRun, seed_everything
-from recipes.building import check_actions, make_env, make_storage, make_task, padding, section, start_encoder
+from recipes.building import (
+    check_actions,
+    make_augmentations,
+    make_env,
+    make_storage,
+    make_task,
+    padding,
+    section,
+    start_encoder,
+)
 from recipes.launch import recipe
 
 
@@ -90,7 +99,7 @@ def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
     discrete = type(spec) is Categorical
     check_actions(env, discrete=discrete, recipe="PPO", other="ppo_mcurl")
     actions = {"num_actions": spec.n} if discrete else {"action_dim": spec.shape[-1]}
-    shifts = {"shift": RandomShift(), "none": None}
+    augmentations = make_augmentations(cfg.augmentation)
     with section("ppo"):
         policy = PPOPolicy(
             env.observation_spec["pixels"].shape,
@@ -109,8 +118,7 @@ def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
             entropy_coeff=ppo.entropy_coeff,
             normalize_advantages=ppo.normalize_advantages,
         ).to(device)
-        augmentation = shifts[check_choice("augmentation", ppo.augmentation, tuple(shifts))]
-    task = make_task(cfg.objective, losses.encoder, buffer, augmentation=augmentation, action_spec=spec)
+    task = make_task(cfg.objective, losses.encoder, buffer, augmentation=augmentations["views"], action_spec=spec)
     if ppo.rollout_len < task.steps_before_sampling:
         raise ValueError(
             f"ppo.rollout_len={ppo.rollout_len}; it must be at least {task.steps_before_sampling} for this auxiliary "
@@ -129,6 +137,7 @@ def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
             anneal=ppo.anneal,
             max_gradient_norm=ppo.max_gradient_norm,
             auxiliary_lr=ppo.auxiliary_lr,
+            augmentation=augmentations["batch"],
         )
 
 

@@ -26,7 +26,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from torchrl.data import LazyTensorStorage, TensorSpec
 
-from mcurl_torchrl import AtariEncoder, AuxiliaryTask, FrameReplayBuffer, PixelEncoder, RandomCrop, RandomShift
+from mcurl_torchrl import AtariEncoder, AuxiliaryTask, FrameReplayBuffer, PixelEncoder
 from mcurl_torchrl.agents import optimize
 from mcurl_torchrl.agents.diagnostics import check_finite
 from mcurl_torchrl.checks import check_choice, check_count, check_number
@@ -41,7 +41,7 @@ from mcurl_torchrl.training import (
     probe_encoder,
     seed_everything,
 )
-from recipes.building import make_env, make_task, padding
+from recipes.building import make_augmentations, make_env, make_task, padding
 from recipes.launch import BadCommand, launch, pick_device
 
 SOURCES = ("random", "replay", "atari_dqn", "vd4rl")
@@ -62,7 +62,8 @@ def pretrain(cfg: PretrainConfig, folder: Path) -> None:
     device, buffer = pick_device(cfg.device), fill_buffer(cfg)
     encoder = make_encoder(cfg, buffer).to(device)
     untrained = copy.deepcopy(encoder)
-    augmentation = RandomCrop(cfg.encoder.crop_size) if cfg.encoder.kind == "pixel" else RandomShift()
+    crop_size = cfg.encoder.crop_size if cfg.encoder.kind == "pixel" else None
+    augmentation = make_augmentations(cfg.augmentation, crop_size=crop_size)["views"]
     task = make_task(cfg.objective, encoder, buffer, augmentation=augmentation, action_spec=action_spec(cfg))
     train(cfg, encoder, task, buffer, Table(folder / "metrics.csv"))
     print(f"written to {save_encoder(encoder, folder / 'encoder.pt')}")

@@ -21,15 +21,17 @@ from pathlib import Path
 import torch
 from torchrl.envs import EnvBase
 
-from mcurl_torchrl import CategoricalDQNLoss, FrameReplayBuffer, PrioritizedTransitionSampler, RandomShift
+from mcurl_torchrl import CategoricalDQNLoss, FrameReplayBuffer, PrioritizedTransitionSampler
 from mcurl_torchrl.agents import RainbowAgent
 from mcurl_torchrl.checks import check_choice, check_number
 from mcurl_torchrl.modules import RainbowPolicy
 from mcurl_torchrl.objectives import ExpectedDQNLoss
 from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
+from mcurl_torchrl.transforms import augment_transitions
 from recipes.building import (
     check_actions,
+    make_augmentations,
     make_env,
     make_storage,
     make_task,
@@ -84,7 +86,7 @@ def check_steps(cfg: RainbowRecipeConfig) -> None:
 
 
 def make_replay(cfg: RainbowRecipeConfig, directory: Path, ranks: Ranks = ALONE) -> FrameReplayBuffer:
-    rainbow = cfg.rainbow
+    rainbow, augmentation = cfg.rainbow, make_augmentations(cfg.augmentation)["batch"]
     with section("rainbow"):
         check_number("priority_exponent", rainbow.priority_exponent, least=0)
         check_number("priority_correction_begin", rainbow.priority_correction_begin, least=0, most=1)
@@ -99,6 +101,7 @@ def make_replay(cfg: RainbowRecipeConfig, directory: Path, ranks: Ranks = ALONE)
                 alpha=rainbow.priority_exponent, beta=rainbow.priority_correction_begin
             ),
             batch_size=rainbow.batch_size,
+            transform=augment_transitions(augmentation, second_next=cfg.augmentation.second_next),
             ranks=ranks,
         )
 
@@ -107,7 +110,6 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
     check_actions(env, discrete=True, recipe="Rainbow", other="sac_mcurl")
     rainbow = cfg.rainbow
     losses = {"categorical": CategoricalDQNLoss, "expected": ExpectedDQNLoss}
-    shifts = {"shift": RandomShift(), "none": None}
     with section("rainbow"):
         policy = RainbowPolicy(
             env.observation_spec["pixels"].shape,
@@ -125,12 +127,11 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
     with section("rainbow"):
         made = losses[check_choice("loss", rainbow.loss, tuple(losses))]
         value = made(policy.network, gamma=rainbow.gamma, double=rainbow.double)
-        augmentation = shifts[check_choice("augmentation", rainbow.augmentation, tuple(shifts))]
     task = make_task(
         cfg.objective,
         policy.network.encoder,
         buffer,
-        augmentation=augmentation,
+        augmentation=make_augmentations(cfg.augmentation)["views"],
         action_spec=env.action_spec,
         head=policy.network.head,
     )

@@ -18,6 +18,7 @@ from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.training import Checkpoints, RunDirectory
 from recipes import console
 from recipes.command_line import AUTO, BadCommand, check_recipe, quoted
+from recipes.old_settings import as_of_today
 
 # The settings that may differ between a run and its resumption without an effect on its numbers.
 NOT_COMPARED = ("resume", "resume_changed", "logging.progress")
@@ -108,9 +109,10 @@ def how_to_go_on(directory: RunDirectory) -> str:
 
 def saved_config(directory: RunDirectory) -> Any:
     try:
-        return OmegaConf.to_container(OmegaConf.load(directory.config))
+        saved = OmegaConf.to_container(OmegaConf.load(directory.config))
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         raise BadCommand(f"resume={directory.path}: {directory.config.name} cannot be read: {error}") from None
+    return as_of_today(saved) if isinstance(saved, dict) else saved
 
 
 def comparable(cfg: DictConfig) -> dict[str, Any]:

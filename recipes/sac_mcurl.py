@@ -20,13 +20,22 @@ from pathlib import Path
 import torch
 from torchrl.envs import EnvBase
 
-from mcurl_torchrl import CenterCrop, FrameReplayBuffer, LatentSAC, RandomCrop
+from mcurl_torchrl import FrameReplayBuffer, LatentSAC
 from mcurl_torchrl.agents import SACAgent
-from mcurl_torchrl.checks import check_choice
 from mcurl_torchrl.modules import GaussianPolicy
 from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
-from recipes.building import check_actions, make_env, make_storage, make_task, section, start_encoder, use_resets
+from mcurl_torchrl.transforms import augment_transitions
+from recipes.building import (
+    check_actions,
+    make_augmentations,
+    make_env,
+    make_storage,
+    make_task,
+    section,
+    start_encoder,
+    use_resets,
+)
 from recipes.launch import recipe
 
 
@@ -66,10 +75,9 @@ def check_steps(cfg: SACRecipeConfig) -> None:
 
 
 def make_replay(cfg: SACRecipeConfig, directory: Path, ranks: Ranks = ALONE) -> FrameReplayBuffer:
-    """Makes the buffer, which crops observations and next observations, each for itself."""
-    pixels, both = cfg.env.observation == "pixels", ["pixels", ("next", "pixels")]
-    crops = {"random_crop": RandomCrop, "center_crop": CenterCrop}
-    crop = crops[check_choice("encoder.augmentation", cfg.encoder.augmentation, tuple(crops))]
+    """Makes the buffer, which augments observations and next observations, each for itself."""
+    pixels = cfg.env.observation == "pixels"
+    augmentation = make_augmentations(cfg.augmentation, crop_size=cfg.encoder.crop_size)["batch"]
     with section("sac"):
         return FrameReplayBuffer(
             storage=make_storage(cfg.replay, directory, ranks=ranks),
@@ -79,7 +87,7 @@ def make_replay(cfg: SACRecipeConfig, directory: Path, ranks: Ranks = ALONE) -> 
             channels_last=True,
             gamma=cfg.sac.gamma,
             batch_size=cfg.sac.batch_size,
-            transform=crop(cfg.encoder.crop_size, in_keys=both) if pixels else None,
+            transform=augment_transitions(augmentation) if pixels else None,
             ranks=ranks,
         )
 
@@ -113,7 +121,7 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
         cfg.objective,
         losses.encoder,
         buffer,
-        augmentation=RandomCrop(cfg.encoder.crop_size),
+        augmentation=make_augmentations(cfg.augmentation, crop_size=cfg.encoder.crop_size)["views"],
         target_encoder=losses.target_encoder,
         action_spec=env.action_spec,
     )

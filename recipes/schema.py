@@ -56,6 +56,20 @@ class EnvConfig:
 
 
 @dataclass
+class AugmentationConfig:
+    """What is done to sampled images. One word, such as augmentation=shift, sets RL's batches and the task's views.
+
+    crop: a part at a random place, for SAC. shift: by up to 4 pixels. curl_shift: crop, repeat the border, crop back.
+    """
+
+    batch: str = choice("none", "crop", "shift", "curl_shift")  # of the observations that RL learns from
+    batch_intensity: float = 0.0  # of a change of their brightness afterwards, such as 0.05; 0: none
+    views: str = choice("none", "crop", "shift", "curl_shift")  # of the auxiliary task's views
+    views_intensity: float = 0.0  # of a change of their brightness afterwards; 0: none
+    second_next: bool = False  # rainbow: whether double Q-learning chooses on another view of the next observation
+
+
+@dataclass
 class EncoderStartConfig:
     init: str | None = None  # a file of recipes/pretrain.py to start from
     frozen: bool | None = None  # whether its weights stay as they are; null: no
@@ -66,7 +80,6 @@ class EncoderConfig:
     init: str | None = None  # a file of recipes/pretrain.py to start from
     frozen: bool | None = None  # whether its weights stay as they are; null: no
     crop_size: int = 84  # what the encoder sees of a frame, in pixels
-    augmentation: str = choice("random_crop", "center_crop")  # of the frames in SAC's batches
     num_layers: int = 4  # of convolutions
     num_filters: int = 32  # of each convolution
     feature_dim: int = 50  # of a latent
@@ -100,7 +113,6 @@ class SACConfig:
 
 @dataclass
 class RainbowConfig:
-    augmentation: str = choice("shift", "none")  # of the auxiliary task's views; shift: CURL's
     loss: str = choice("categorical", "expected")  # C51; TorchRL's DQNLoss, on expected values
     architecture: str = choice("data_efficient", "nature")  # of the encoder
     rescale: bool = False  # whether its features are rescaled to the range from 0 to 1, observation by observation
@@ -131,7 +143,6 @@ class RainbowConfig:
 
 @dataclass
 class PPOConfig:
-    augmentation: str = choice("shift", "none")  # of the auxiliary task's views; shift is CURL's
     architecture: str = choice("nature", "data_efficient")  # of the encoder
     hidden_dim: int = 512  # of the layer that actor and critic share
     num_envs: int = 8  # environments side by side
@@ -200,6 +211,7 @@ class RecipeConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
     objective: Any = None  # the auxiliary task: the keys of its file in conf/shared/objective
     recipe: str = MISSING  # which script
     algo_name: str = "${objective.name}"  # in names of runs and in reports
@@ -277,6 +289,7 @@ class ProbeConfig:
 class PretrainConfig:
     env: EnvConfig = field(default_factory=EnvConfig)
     encoder: PretrainEncoderConfig = field(default_factory=PretrainEncoderConfig)
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
     data: PretrainDataConfig = field(default_factory=PretrainDataConfig)
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     objective: Any = None  # what is trained: the keys of its file in conf/shared/objective

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -43,6 +43,9 @@ class PPOAgent(Agent):
         max_gradient_norm (float, optional): larger gradients of PPO are scaled down to it. Defaults to 0.5; None: no
             clipping.
         auxiliary_lr (float): of the auxiliary task's Adam, for its networks and the encoder. Defaults to 1e-4.
+        augmentation (callable, optional): images to images, drawn anew for each minibatch, as RAD
+            (https://arxiv.org/abs/2004.14990) has it: actions, advantages and the probabilities that the ratio compares
+            with are those of the plain images. Defaults to None.
 
     Raises:
         ValueError: on numbers out of range.
@@ -76,6 +79,7 @@ class PPOAgent(Agent):
         anneal: bool = True,
         max_gradient_norm: float | None = 0.5,
         auxiliary_lr: float = 1e-4,
+        augmentation: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         for name, rate in (("lr", lr), ("adam_eps", adam_eps), ("auxiliary_lr", auxiliary_lr)):
             check_number(name, rate, above=0)
@@ -88,6 +92,7 @@ class PPOAgent(Agent):
         self.minibatch_size = check_count("minibatch_size", minibatch_size)
         self.first_update_step = first = check_count("rollout_agent_steps", rollout_agent_steps)
         self.max_gradient_norm = max_gradient_norm
+        self.augmentation = augmentation
         # The step of a rollout is its last one: the first rollout is learned from at the full rate, none at rate 0.
         last = first + check_count("total_agent_steps", total_agent_steps)
         self._scale_of = linear_schedule((first, 1.0), (last, 0.0 if anneal else 1.0))
@@ -133,7 +138,8 @@ class PPOAgent(Agent):
         steps = self.losses.estimate(rollout.to(self.device)).flatten()
         for _ in range(self.epochs):
             for chosen in torch.randperm(len(steps)).split(self.minibatch_size):
-                yield steps[chosen.to(self.device)]
+                batch = steps[chosen.to(self.device)]
+                yield batch if self.augmentation is None else batch.set("pixels", self.augmentation(batch["pixels"]))
 
     def update(self, batch: TensorDictBase, views: TensorDictBase, *, measure: bool = False) -> dict[str, Tensor]:
         """Takes one step on PPO's loss of a minibatch, and one on the loss of the auxiliary task."""

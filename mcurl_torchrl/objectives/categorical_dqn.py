@@ -79,10 +79,11 @@ class CategoricalDQNLoss(NoisyTargetLoss):
 
     Reads, from a batch ``[B]``: ``pixels`` and ``("next", "pixels")``, the input of the network; ``action``, integers
     ``[B]`` or ``[B, 1]``; ``("next", "reward")``, the discounted sum of n rewards, and ``("next", "terminated")``, each
-    ``[B]`` or ``[B, 1]``. Two keys are optional: ``steps_to_next_obs``, n, which may differ between samples (default
-    1), and ``priority_weight``, importance weights (default 1). ``set_keys`` changes these names; names under
-    ``"next"`` stay there. A truncated step bootstraps, so ``truncated`` and ``done`` are not read. Samples that a mask
-    hides (``loss_mask_key``, by default ``("collector", "mask")``) do not count.
+    ``[B]`` or ``[B, 1]``. Three keys are optional: ``steps_to_next_obs``, n, which may differ between samples (default
+    1); ``priority_weight``, importance weights (default 1); and ``("next", "second_pixels")``, another view of the next
+    observation, on which double Q-learning chooses the next action (default: ``("next", "pixels")``). ``set_keys``
+    changes these names; names under ``"next"`` stay there. A truncated step bootstraps, so ``truncated`` and ``done``
+    are not read. Samples that a mask hides (``loss_mask_key``, by default ``("collector", "mask")``) do not count.
 
     Writes into the batch ``td_error`` ``[B]``, each sample's cross entropy, for priorities. Returns ``loss_value``, the
     mean of weight times cross entropy; without gradients ``q_mean``, the mean expected return of the actions taken, and
@@ -151,5 +152,5 @@ class CategoricalDQNLoss(NoisyTargetLoss):
     def _target(self, transitions: Transitions) -> Tensor:
         """Returns the distribution of n-step returns, ``[B, N]``."""
         discount = torch.where(transitions.terminated, 0.0, torch.pow(self.gamma, transitions.steps))
-        following = self._best_next(transitions.next_pixels).exp()
+        following = self._best_next(transitions).exp()
         return project_distribution(following, transitions.reward, discount, self.support)

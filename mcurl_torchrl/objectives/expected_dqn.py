@@ -38,10 +38,11 @@ class ExpectedDQNLoss(NoisyTargetLoss):
 
     Reads, from a batch ``[B]``: ``pixels`` and ``("next", "pixels")``, the input of the network; ``action``, integers
     ``[B]`` or ``[B, 1]``; ``("next", "reward")``, the discounted sum of n rewards, and ``("next", "terminated")``, each
-    ``[B]`` or ``[B, 1]``. Two keys are optional: ``steps_to_next_obs``, n, which may differ between samples (default
-    1), and ``priority_weight``, importance weights (default 1). ``set_keys`` changes these names; names under
-    ``"next"`` stay there. A truncated step bootstraps, so ``truncated`` and ``done`` are not read. Samples that a mask
-    hides (``loss_mask_key``, by default ``("collector", "mask")``) do not count.
+    ``[B]`` or ``[B, 1]``. Three keys are optional: ``steps_to_next_obs``, n, which may differ between samples (default
+    1); ``priority_weight``, importance weights (default 1); and ``("next", "second_pixels")``, another view of the next
+    observation, on which double Q-learning chooses the next action (default: ``("next", "pixels")``). ``set_keys``
+    changes these names; names under ``"next"`` stay there. A truncated step bootstraps, so ``truncated`` and ``done``
+    are not read. Samples that a mask hides (``loss_mask_key``, by default ``("collector", "mask")``) do not count.
 
     Writes into the batch ``td_error`` ``[B]``, for priorities. Returns ``loss_value``, the mean of weight times squared
     TD error; without gradients ``q_mean``, the mean expected return of the actions taken, and ``q_target_mean``, the
@@ -106,7 +107,7 @@ class ExpectedDQNLoss(NoisyTargetLoss):
 
     def _losses(self, transitions: Transitions) -> SampleLosses:
         values = expected_value(self._online(transitions.pixels), self.support)
-        next_value = expected_value(self._best_next(transitions.next_pixels), self.support).unsqueeze(-1)
+        next_value = expected_value(self._best_next(transitions), self.support).unsqueeze(-1)
         # DQNLoss gets values, not observations; the next action is chosen already, so only its value is given.
         following = {
             "values": next_value,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -18,14 +17,7 @@ from mcurl_torchrl.objectives.auxiliary_task import AuxiliaryTask
 from mcurl_torchrl.objectives.functional import normalized_distance
 from mcurl_torchrl.replay import FrameReplayBuffer
 from mcurl_torchrl.replay.windows import FINAL_KEY
-from mcurl_torchrl.transforms import (
-    KEY_VIEW,
-    QUERY_VIEW,
-    AugmentedViews,
-    MaskCubes,
-    RandomIntensity,
-    augment_with_intensity,
-)
+from mcurl_torchrl.transforms import KEY_VIEW, QUERY_VIEW, AugmentedViews, MaskCubes
 
 __all__ = ["MaskedReconstructionTask"]
 
@@ -46,7 +38,8 @@ class MaskedReconstructionTask(AuxiliaryTask):
 
     Keyword Args:
         action_spec (TensorSpec): ``env.action_spec``, continuous or discrete.
-        augmentation (callable, optional): images to images, drawn anew for each view. Defaults to None.
+        augmentation (callable, optional): images to images, drawn anew for each view; MLR has a crop or a shift, and a
+            change of brightness (:func:`~mcurl_torchrl.transforms.make_augmentation`). Defaults to None.
         target_encoder (nn.Module, optional): encodes the targets, and belongs to another object, which moves it.
             Defaults to None: the task has a slow copy of its own.
         head (DuelingHead, optional): for ``projector="head"``. Defaults to None.
@@ -54,8 +47,6 @@ class MaskedReconstructionTask(AuxiliaryTask):
         num_slices, slice_len (int): of an update. Default to 128 and 16.
         mask_ratio (float), patch_size, block_len (int): as in :class:`~mcurl_torchrl.transforms.MaskCubes`. Default to
             0.5, 10 and 8.
-        intensity_scale (float): of :class:`~mcurl_torchrl.transforms.RandomIntensity`, after the augmentation; 0 leaves
-            it out. Defaults to 0.05.
         num_layers, num_heads (int): as in :class:`~mcurl_torchrl.modules.ReconstructionTransformer`. Default to 2, 1.
         projector (str): ``"mlp"``, two layers each for projection and predictor, as the released code has it with SAC,
             or ``"head"``, the first layers of the agent's head and one linear layer, as it has it with Rainbow.
@@ -95,7 +86,6 @@ class MaskedReconstructionTask(AuxiliaryTask):
         mask_ratio: float = 0.5,
         patch_size: int = 10,
         block_len: int = 8,
-        intensity_scale: float = 0.05,
         num_layers: int = 2,
         num_heads: int = 1,
         projector: str = "mlp",
@@ -135,11 +125,10 @@ class MaskedReconstructionTask(AuxiliaryTask):
         mask = MaskCubes(
             mask_ratio, patch_size=patch_size, block_len=block_len, slice_len=slice_len, in_key=buffer.pixels_key
         )
-        augment = partial(augment_with_intensity, augmentation, RandomIntensity(intensity_scale))
         views = Compose(
             mask,
-            AugmentedViews(augment, in_key=QUERY_VIEW, out_keys=[QUERY_VIEW]),
-            AugmentedViews(augment, in_key=buffer.pixels_key, out_keys=[KEY_VIEW]),
+            AugmentedViews(augmentation, in_key=QUERY_VIEW, out_keys=[QUERY_VIEW]),
+            AugmentedViews(augmentation, in_key=buffer.pixels_key, out_keys=[KEY_VIEW]),
         )
         keys = [buffer.pixels_key, buffer.action_key]
         self.read_slices(buffer, num_slices=num_slices, slice_len=slice_len, keys=keys, transform=views)

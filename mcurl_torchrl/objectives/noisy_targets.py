@@ -32,6 +32,7 @@ class Transitions(NamedTuple):
     terminated: Tensor
     steps: Tensor
     next_pixels: Tensor
+    second_next_pixels: Tensor  # what the next action is chosen on; the same where the batch has no other view
 
 
 class SampleLosses(NamedTuple):
@@ -68,6 +69,7 @@ class NoisyTargetLoss(TargetLoss):
         steps_to_next_obs: NestedKey = "steps_to_next_obs"
         priority_weight: NestedKey = "priority_weight"
         priority: NestedKey = "td_error"
+        second_pixels: NestedKey = "second_pixels"
 
     default_keys = _AcceptedKeys
     tensor_keys: _AcceptedKeys
@@ -135,7 +137,7 @@ class NoisyTargetLoss(TargetLoss):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """The keys that the loss needs; ``steps_to_next_obs`` and ``priority_weight`` are optional."""
+        """The keys that the loss needs; ``steps_to_next_obs``, ``priority_weight``, ``second_pixels`` are optional."""
         keys = self.tensor_keys
         following = [("next", key) for key in (keys.pixels, keys.reward, keys.terminated)]
         return [unravel_key(key) for key in (keys.pixels, keys.action, *following)]
@@ -216,7 +218,8 @@ class NoisyTargetLoss(TargetLoss):
         if tensordict.get(keys.steps_to_next_obs, None) is not None:
             steps = self._column(tensordict, keys.steps_to_next_obs, len(pixels))
         action = self._action(tensordict, len(pixels))
-        return Transitions(pixels, action, reward, terminated, steps.to(self.support.dtype), next_pixels)
+        second = tensordict.get(unravel_key(("next", keys.second_pixels)), next_pixels)
+        return Transitions(pixels, action, reward, terminated, steps.to(self.support.dtype), next_pixels, second)
 
     def _action(self, tensordict: TensorDictBase, count: int) -> Tensor:
         """Returns the indices of the actions, ``[B, 1]``."""
@@ -246,11 +249,11 @@ class NoisyTargetLoss(TargetLoss):
         return self._check(self.value_network(pixels), len(pixels))
 
     @torch.no_grad()
-    def _best_next(self, next_pixels: Tensor) -> Tensor:
+    def _best_next(self, transitions: Transitions) -> Tensor:
         """Returns the target network's log-probabilities ``[B, N]`` of the next action."""
-        following = call_with(self.target_value_network_params, self.value_network, next_pixels)
-        following = self._check(following, len(next_pixels))
-        chooser = self._online(next_pixels) if self.double_dqn else following
+        following = call_with(self.target_value_network_params, self.value_network, transitions.next_pixels)
+        following = self._check(following, len(transitions.next_pixels))
+        chooser = self._online(transitions.second_next_pixels) if self.double_dqn else following
         return choose(following, expected_value(chooser, self.support).argmax(-1, keepdim=True))
 
     def _check(self, log_probabilities: Tensor, count: int) -> Tensor:

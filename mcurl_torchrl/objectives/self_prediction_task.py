@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -17,7 +16,6 @@ from mcurl_torchrl.objectives.auxiliary_task import AuxiliaryTask
 from mcurl_torchrl.objectives.functional import normalized_distance, reduce_masked
 from mcurl_torchrl.replay import FrameReplayBuffer
 from mcurl_torchrl.replay.windows import STEP_KEY, TRAJECTORY_KEY
-from mcurl_torchrl.transforms import RandomIntensity, augment_with_intensity
 
 __all__ = ["SelfPredictionTask"]
 
@@ -39,10 +37,11 @@ class SelfPredictionTask(AuxiliaryTask):
     Keyword Args:
         action_spec (TensorSpec): ``env.action_spec``: a :class:`~torchrl.data.Categorical`.
         head (DuelingHead): the agent's head on the encoder's features; its first layers are the projection.
-        augmentation (callable, optional): images to images, a draw for each observation and view. Defaults to None.
+        augmentation (callable, optional): images to images, a draw for each observation and view; SPR has a shift and a
+            change of brightness (:func:`~mcurl_torchrl.transforms.make_augmentation`). Defaults to None.
+        share_start (bool): whether prediction starts at the observation as RL learns from it, which the buffer may
+            augment, as in SPR; else the task augments it for itself. Defaults to False.
         steps_ahead (int): K. Defaults to 5.
-        intensity_scale (float): of :class:`~mcurl_torchrl.transforms.RandomIntensity`, after the augmentation; 0 leaves
-            it out. Defaults to 0.05.
         target_tau (float): how far :meth:`update_targets` moves the slow copies of encoder and head. Defaults to 1:
             they are the networks themselves, which goes with an augmentation; without, SPR has 0.01.
         coeff (float): the weight of the loss. Defaults to 5.
@@ -72,8 +71,8 @@ class SelfPredictionTask(AuxiliaryTask):
         action_spec: TensorSpec,
         head: DuelingHead,
         augmentation: Callable[[Tensor], Tensor] | None = None,
+        share_start: bool = False,
         steps_ahead: int = 5,
-        intensity_scale: float = 0.05,
         target_tau: float = 1.0,
         coeff: float = 5.0,
     ) -> None:
@@ -92,7 +91,8 @@ class SelfPredictionTask(AuxiliaryTask):
         self.to(self.device)
         self.target_encoder = MomentumCopy(encoder, tau=target_tau)
         self.target_projection = MomentumCopy(self.projection, tau=target_tau)
-        self._augment = partial(augment_with_intensity, augmentation, RandomIntensity(intensity_scale))
+        self.share_start = share_start
+        self._augmentation = augmentation
         self._buffer = buffer
 
     def sample(self, batch: TensorDictBase | None = None) -> TensorDictBase:
@@ -110,7 +110,7 @@ class SelfPredictionTask(AuxiliaryTask):
         weight = torch.ones(len(pixels), device=self.device) if weight is None else weight.to(self.device).view(-1)
         return TensorDict(
             {
-                "pixels": self._augment(pixels[:, 0]),
+                "pixels": batch[self._buffer.pixels_key] if self.share_start else self._augment(pixels[:, 0]),
                 "following": self._augment(pixels[:, 1:]),
                 "action": action[:, :-1],
                 "valid": read["collector", "mask"][:, 1:],
@@ -118,6 +118,9 @@ class SelfPredictionTask(AuxiliaryTask):
             },
             batch_size=[len(pixels)],
         )
+
+    def _augment(self, pixels: Tensor) -> Tensor:
+        return pixels if self._augmentation is None else self._augmentation(pixels)
 
     def _read_after(self, batch: TensorDictBase) -> TensorDictBase:
         """Reads the observations of a batch ``[B]`` and the K after each, ``[B, K + 1]``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from mcurl_torchrl.checks import check_number
 from mcurl_torchrl.transforms.crops import _RandomImageTransform
 
-__all__ = ["RandomIntensity", "augment_with_intensity"]
+__all__ = ["RandomIntensity"]
 
 
 class RandomIntensity(_RandomImageTransform):
@@ -67,11 +67,3 @@ class RandomIntensity(_RandomImageTransform):
         raise RuntimeError("RandomIntensity is for sampled batches, not for environments")
 
     _step = _reset = _call = transform_observation_spec = _refuse_env
-
-
-def augment_with_intensity(
-    augmentation: Callable[[Tensor], Tensor] | None, intensity: RandomIntensity, images: Tensor
-) -> Tensor:
-    """Augments images, and changes their intensity afterwards; a scale of 0 leaves them as they are, uint8 too."""
-    images = images if augmentation is None else augmentation(images)
-    return intensity(images) if intensity.scale else images

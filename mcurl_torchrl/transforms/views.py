@@ -13,10 +13,11 @@ from torchrl.envs.transforms import Transform
 from mcurl_torchrl.checks import require
 from mcurl_torchrl.transforms.keys import is_left_out
 
-__all__ = ["KEY_VIEW", "QUERY_VIEW", "AugmentedViews"]
+__all__ = ["KEY_VIEW", "QUERY_VIEW", "SECOND_NEXT_VIEW", "AugmentedViews"]
 
 QUERY_VIEW: NestedKey = ("mcurl", "query_pixels")
 KEY_VIEW: NestedKey = ("mcurl", "key_pixels")
+SECOND_NEXT_VIEW: NestedKey = ("next", "second_pixels")
 
 
 class AugmentedViews(Transform):

@@ -18,6 +18,7 @@ from yaml import YAMLError
 from mcurl_torchrl.training import RunDirectory, read_evaluations
 from recipes.command_line import BadCommand
 from recipes.launch import env_name
+from recipes.old_settings import as_of_today
 from recipes.suites.provenance import files_that_differ
 
 SUITE = "suite.yaml"
@@ -167,7 +168,7 @@ def read_run(path: Path, suite: Suite | None) -> Run:
         task=env_name(cfg),
         label=named["label"] if has_variant else cfg.algo_name,
         seed=cfg.seed,
-        settings=dict(flat(OmegaConf.to_container(cfg))),
+        settings=dict(flat(as_of_today(OmegaConf.to_container(cfg)))),
         status=status,
         curve=curve,
         result=result,

@@ -1,0 +1,32 @@
+"""The settings of earlier versions, read as those of today: old runs are continued and compared as if they were new."""
+
+from __future__ import annotations
+
+from typing import Any
+
+OLD_AUGMENTATIONS = {
+    "encoder": {"random_crop": ("crop", "crop"), "center_crop": ("none", "crop")},
+    "rainbow": {"shift": ("none", "curl_shift"), "none": ("none", "none")},
+    "ppo": {"shift": ("none", "curl_shift"), "none": ("none", "none")},
+}  # section to its former key, augmentation, to what it did to RL's batch and to the task's views
+
+
+def as_of_today(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns a run's settings under the keys of today; those of a new run come back as they are."""
+    if "augmentation" in settings:
+        return settings
+    for name, meant in OLD_AUGMENTATIONS.items():
+        old = dict(settings.get(name) or {})
+        if (kind := old.pop("augmentation", None)) in meant:
+            objective = dict(settings.get("objective") or {})
+            batch, views = meant[kind]
+            augmentation = {
+                "batch": batch,
+                "batch_intensity": 0.0,
+                "views": views,
+                "views_intensity": objective.pop("intensity_scale", 0.0),
+                "second_next": False,
+            }
+            changed = {name: old, "augmentation": augmentation}
+            return settings | changed | ({"objective": objective} if objective else {})
+    return settings
