@@ -57,9 +57,7 @@ def make_augmentation(
     if kind == "crop":
         if crop_size is None:
             others = [name for name in AUGMENTATIONS if name != "crop"]
-            raise ValueError(
-                f"kind='crop' is for encoders that see a part of an image; this one sees all: use {others}"
-            )
+            raise ValueError(f"kind='crop' needs a crop_size, what the encoder sees of an image; else use {others}")
         steps.append(RandomCrop(crop_size))
     elif crop_size is not None:
         steps.append(CenterCrop(crop_size))

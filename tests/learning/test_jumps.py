@@ -37,7 +37,7 @@ def test_mcurl_recognises_hidden_frames_by_the_actions(layout: str, num_layers: 
 
 
 def test_mlr_reconstructs_hidden_halves_by_the_actions() -> None:
-    sizes = {"patch_size": 6, "block_len": 2, "mask_ratio": 0.75, "intensity_scale": 0.0, "tau": 0.01}
+    sizes = {"patch_size": 6, "block_len": 2, "mask_ratio": 0.75, "tau": 0.01}
 
     def share(true_actions: bool) -> float:
         make = partial(MaskedReconstructionTask, **SLICES, **sizes)
@@ -54,7 +54,7 @@ def test_mlr_reconstructs_hidden_halves_by_the_actions() -> None:
 def test_spr_predicts_the_next_frames_by_the_actions() -> None:
     def make(encoder: nn.Module, buffer: FrameReplayBuffer) -> SelfPredictionTask:
         head = DuelingHead(encoder.num_features, SIZE, hidden_dim=16)
-        options = {"steps_ahead": 2, "intensity_scale": 0.0, "target_tau": 0.01}
+        options = {"steps_ahead": 2, "target_tau": 0.01}
         return SelfPredictionTask(encoder, buffer, action_spec=ACTIONS, head=head, **options)
 
     def share(true_actions: bool) -> float:

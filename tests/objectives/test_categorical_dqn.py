@@ -197,6 +197,13 @@ class TestByHand:
         target = [0.125, 0.75, 0.125] if loss.double_dqn else [0.05, 0.55, 0.4]
         torch.testing.assert_close(loss(batch)["loss_value"], -(torch.tensor(target) * chosen.log()).sum())
 
+    def test_another_view_of_the_next_observation_chooses_the_action_and_no_more(self) -> None:
+        # On state 0 the online network takes action 0, for which the target network has 0.1, 0.1, 0.8 in state 1.
+        for options, target in (({}, [0.05, 0.55, 0.4]), ({"double": False}, [0.05, 0.55, 0.4])):
+            batch = table_batch().set(("next", "second_pixels"), torch.tensor([[0]]))
+            expected = -(torch.tensor(target) * torch.tensor([0.2, 0.3, 0.5]).log()).sum()
+            torch.testing.assert_close(table_loss(**options)(batch)["loss_value"], expected)
+
     def test_the_action_taken_is_the_one_that_learns(self) -> None:
         loss = table_loss()
         expected = -(torch.tensor([0.125, 0.75, 0.125]) * torch.tensor([0.6, 0.3, 0.1]).log()).sum()

@@ -20,7 +20,7 @@ from torchrl.data import Bounded, Categorical, LazyTensorStorage
 from mcurl_torchrl import FrameReplayBuffer, PixelEncoder
 from mcurl_torchrl.modules import DuelingHead, MomentumCopy
 from mcurl_torchrl.objectives.masked_reconstruction_task import MaskedReconstructionTask
-from mcurl_torchrl.transforms import KEY_VIEW, QUERY_VIEW
+from mcurl_torchrl.transforms import KEY_VIEW, QUERY_VIEW, make_augmentation
 from tests.objectives.golden import ENCODER_NAMES, released_name
 from tests.objectives.test_golden import assert_golden
 
@@ -121,7 +121,7 @@ def make_task(*, discrete: bool = False, **options) -> MaskedReconstructionTask:
 
 
 def test_cubes_are_hidden_before_the_augmentation_and_only_in_the_query_view() -> None:
-    task = make_task(augmentation=lambda images: images.clamp(max=254) + 1, intensity_scale=0.0)
+    task = make_task(augmentation=lambda images: images.clamp(max=254) + 1)
     views = task.sample()
     cubes = views["mcurl", "cubes"]
     assert cubes.shape == (4, 6, 12, 12) and cubes.float().mean() == 0.5
@@ -130,7 +130,7 @@ def test_cubes_are_hidden_before_the_augmentation_and_only_in_the_query_view() -
 
 
 def test_the_intensity_of_each_view_is_drawn_by_itself() -> None:
-    views = make_task(intensity_scale=0.05, mask_ratio=0.0).sample()
+    views = make_task(augmentation=make_augmentation(intensity_scale=0.05), mask_ratio=0.0).sample()
     factor = views[QUERY_VIEW] / views[KEY_VIEW]
     assert views[QUERY_VIEW].max() <= 1.1  # as the encoder sees it, not 0 to 255
     torch.testing.assert_close(factor, factor[..., :1, :1].expand_as(factor))  # one for an observation
@@ -138,7 +138,7 @@ def test_the_intensity_of_each_view_is_drawn_by_itself() -> None:
 
 
 def test_the_loss_is_taken_at_every_observation() -> None:
-    task = make_task(intensity_scale=0.0)
+    task = make_task()
     views = task.sample()
     for place in range(6):
         changed = views.clone()
@@ -147,7 +147,7 @@ def test_the_loss_is_taken_at_every_observation() -> None:
 
 
 def test_all_actions_are_seen_but_the_one_after_the_end() -> None:
-    task = make_task(slice_len=13, intensity_scale=0.0)
+    task = make_task(slice_len=13)
     for value in task.context.parameters():
         nn.init.normal_(value)  # the initial ones are so small that attention hardly moves the loss
     views = task.sample()

@@ -21,6 +21,7 @@ from mcurl_torchrl import AtariEncoder, FrameReplayBuffer, PrioritizedTransition
 from mcurl_torchrl.modules import DuelingHead
 from mcurl_torchrl.modules.encoders import _ConvEncoder, rescale_latents
 from mcurl_torchrl.objectives.self_prediction_task import SelfPredictionTask
+from mcurl_torchrl.transforms import augment_transitions
 from tests.objectives.test_golden import assert_golden
 
 FILE = Path(__file__).parents[1] / "data" / "self_prediction.npz"
@@ -120,7 +121,7 @@ def make_buffer() -> FrameReplayBuffer:
 
 
 def make_task(buffer: FrameReplayBuffer, **options) -> SelfPredictionTask:
-    options = {"steps_ahead": 5, "intensity_scale": 0.0, "action_spec": Categorical(3), **options}
+    options = {"steps_ahead": 5, "action_spec": Categorical(3), **options}
     head = options.pop("head", None) or DuelingHead(16, 3, num_atoms=3, hidden_dim=5)
     return SelfPredictionTask(SmallEncoder(), buffer, head=head, **options)
 
@@ -144,6 +145,19 @@ def test_it_reads_what_follows_the_batch_of_rl() -> None:
                 assert views["action"][row, ahead - 1] == (now + ahead - 1) % 3  # which led there
     assert not views["valid"].all()
     assert torch.equal(views["weight"], batch["priority_weight"].view(-1))
+
+
+def test_the_task_augments_the_start_or_takes_it_as_rl_learns_from_it() -> None:
+    for share_start in (False, True):
+        buffer = make_buffer()
+        buffer.append_transform(augment_transitions(lambda images: images + 50))
+        task = make_task(buffer, augmentation=lambda images: images + 100, share_start=share_start)
+        batch = buffer.sample()
+        views = task.sample(batch)
+        assert torch.equal(views["pixels"], batch["pixels"] + (0 if share_start else 50))
+        first, following = views["pixels"][:, 1, 0, 0], views["following"][:, 0, 1, 0, 0]
+        ahead = 51 if share_start else 1  # 100 more instead of 50, and the next frame's number is higher by 1
+        assert torch.equal((following - first)[views["valid"][:, 0]].unique(), torch.tensor([ahead], dtype=torch.uint8))
 
 
 def test_what_comes_after_the_end_does_not_count() -> None:

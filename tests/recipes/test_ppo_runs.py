@@ -145,7 +145,7 @@ def test_continuous_actions_and_an_action_repeat(tmp_path: Path):
         (["ppo.clip_epsilon=-1"], ["ppo.clip_epsilon=-1.0"]),
         (["ppo.gae_lambda=2"], ["ppo.gae_lambda=2.0"]),
         (["ppo.minibatch_size=0"], ["ppo.minibatch_size=0"]),
-        (["ppo.augmentation=flip"], ["ppo.augmentation", "shift"]),
+        (["augmentation.views=flip"], ["augmentation.views='flip'", "curl_shift"]),
         (["ppo.architecture=impala"], ["ppo.architecture", "nature"]),
         (["env.image_size=30"], ["image_size=30"]),
         (["env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0"], ["epsilon=0.01", "Categorical"]),

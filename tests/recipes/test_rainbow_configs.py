@@ -17,7 +17,7 @@ from tests.envs.games import ATARI_100K_GAMES
 from tests.recipes import running
 
 CONF = launch.config_folder("rainbow_mcurl")
-ALGOS = ["curl", "mcurl", "mcurl_actions", "mlr", "rainbow", "seq_curl", "spr", "sym_curl"]
+ALGOS = ["curl", "mcurl", "mcurl_actions", "mlr", "rad", "rainbow", "seq_curl", "spr", "sym_curl"]
 REFERENCES = ["der", "dopamine", "otrainbow", "spr", "sr_spr"]
 
 
@@ -78,7 +78,7 @@ def test_the_defaults_are_the_published_settings():
     assert (rainbow.updates_per_agent_step, rainbow.epsilon_begin, rainbow.epsilon_end) == (1, 0.0, 0.0)
     assert (contrastive.num_slices, contrastive.slice_len, contrastive.projection) == (8, 16, "none")
     assert (contrastive.mask_ratio, contrastive.num_layers, contrastive.num_heads) == (0.5, 2, 1)
-    assert (contrastive.tau, contrastive.temperature, rainbow.augmentation) == (0.001, 1.0, "shift")
+    assert (contrastive.tau, contrastive.temperature, cfg.augmentation.views) == (0.001, 1.0, "curl_shift")
     assert (cfg.total_env_steps, cfg.replay.capacity) == (100_000, 100_000)
     assert (cfg.evaluation.interval_env_steps, cfg.evaluation.episodes, cfg.evaluation.final_episodes) == (
         10_000,
@@ -146,6 +146,7 @@ def test_the_other_rainbows_differ_where_they_do():
     assert {name.removeprefix("rainbow.") for name in spr} == {
         *("architecture", "rescale", "n_step", "sigma_init", "epsilon_begin", "first_update_agent_steps"),
         *("updates_per_agent_step", "target_interval_agent_steps"),
+        *(f"augmentation.{key}" for key in ("batch", "batch_intensity", "views", "views_intensity", "second_next")),
     }
     assert {name.removeprefix("rainbow.") for name in sr_spr} - {name.removeprefix("rainbow.") for name in spr} == {
         *("hidden_dim", "noisy", "epsilon_end", "epsilon_decay_agent_steps", "target_tau", "resets.interval_updates"),
