@@ -57,7 +57,7 @@ def train(cfg: PPORecipeConfig, run: TrainingRun) -> None:
             buffer.extend(rollout)
         for batch in agent.minibatches(rollout):
             with run.timed("sample"):
-                views = agent.task.sample(buffer.sample().to(run.device))
+                views = agent.task.sample(buffer.sample().to(run.device) if agent.task.reads_batch else None)
             with run.timed("update"):
                 metrics = agent.update(batch, views, measure=run.log_due(step))
             run.record(step, metrics)

@@ -25,6 +25,7 @@ RESUME = "tests/recipes/test_resume.py"
 RAINBOW = "tests/recipes/test_rainbow_update.py"
 RAINBOW_ORDER = "tests/recipes/test_rainbow_order.py"
 PPO = "tests/recipes/test_ppo_update.py"
+AUGMENTATION = "tests/transforms/test_augmentation.py"
 ROLLOUTS = "tests/training/test_rollouts.py"
 PROBE = "tests/training/test_probe.py"
 ACTIONS = "tests/objectives/test_action_contrastive_task.py"
@@ -872,7 +873,7 @@ MUTANTS = [
     Mutant(
         "the target network picks the next action itself",
         "objectives/noisy_targets.py",
-        "chooser = self._online(next_pixels) if self.double_dqn else following",
+        "chooser = self._online(transitions.second_next_pixels) if self.double_dqn else following",
         "chooser = following",
         "tests/objectives/test_categorical_dqn.py",
     ),
@@ -1246,6 +1247,8 @@ MUTANTS = [
         '(folder / "metrics.csv").unlink(missing_ok=True)',
         "pass",
         "tests/recipes/test_pretrain.py::test_a_job_that_is_started_again_begins_anew",
+    ),
+    Mutant(
         "gradients are summed over ranks",
         "ranks.py",
         "flat /= self.count",
@@ -1335,6 +1338,91 @@ MUTANTS = [
         "if names := [name for name in other if other[name] != found[0].get(name)]:",
         "if names := []:",
         f"{RANKED_RUNS}::TestFaults::test_ranks_that_drift_apart_are_stopped",
+    ),
+    Mutant(
+        "the next action is chosen on the view that is valued",
+        "objectives/noisy_targets.py",
+        '        second = tensordict.get(unravel_key(("next", keys.second_pixels)), next_pixels)\n',
+        "        second = next_pixels\n",
+        "tests/objectives/test_categorical_dqn.py::TestByHand",
+    ),
+    Mutant(
+        "a shift is CURL's",
+        "transforms/augmentation.py",
+        "RandomShift(margin=0, padding=4)",
+        "RandomShift()",
+        AUGMENTATION,
+    ),
+    Mutant(
+        "brightness changes before the shift",
+        "transforms/augmentation.py",
+        "        steps.append(RandomIntensity(intensity_scale))",
+        "        steps.insert(0, RandomIntensity(intensity_scale))",
+        AUGMENTATION,
+    ),
+    Mutant(
+        "the second view of the next observation is the first",
+        "transforms/views.py",
+        "            tensordict.set(key, images if self.augment is None else self.augment(images))\n",
+        "            tensordict.set(key, images if self.augment is None else self.augment(images))\n"
+        "            images = tensordict.get(self.out_keys[0]) if len(self.out_keys) > 1 else images\n",
+        AUGMENTATION,
+    ),
+    Mutant(
+        "next observations are not augmented",
+        "transforms/augmentation.py",
+        "        AugmentedViews(augmentation, in_key=following, out_keys=written),\n",
+        "",
+        "tests/recipes/test_augmentation.py::test_one_word_augments_rls_batch_and_the_views",
+    ),
+    Mutant(
+        "RL and the task swap their augmentations",
+        "../recipes/building.py",
+        "        made[part] = make_augmentation(",
+        '        made["views" if part == "batch" else "batch"] = make_augmentation(',
+        "tests/recipes/test_augmentation.py::test_rainbow_itself_learns_from_plain_images_by_default",
+    ),
+    Mutant(
+        "Rainbow's batches are never augmented",
+        "../recipes/rainbow_mcurl.py",
+        "            transform=augment_transitions(augmentation, second_next=cfg.augmentation.second_next),\n",
+        "",
+        "tests/recipes/test_augmentation.py",
+    ),
+    Mutant(
+        "PPO learns from plain images",
+        "agents/ppo.py",
+        "yield batch if self.augmentation is None else",
+        "yield batch if True else",
+        "tests/recipes/test_augmentation.py::test_ppo_augments_its_minibatches_and_nothing_else_of_them",
+    ),
+    Mutant(
+        "SPR augments the observation that it shares with RL",
+        "objectives/self_prediction_task.py",
+        "batch[self._buffer.pixels_key] if self.share_start else self._augment(pixels[:, 0])",
+        "self._augment(pixels[:, 0])",
+        f"{PREDICTION}::test_the_task_augments_the_start_or_takes_it_as_rl_learns_from_it",
+    ),
+    Mutant(
+        "actions of padding are read",
+        "modules/actions.py",
+        "None if valid is None else valid.repeat_interleave(2, dim=-1)",
+        "None if valid is None else torch.stack([valid, torch.ones_like(valid)], -1).flatten(-2)",
+        "tests/modules/test_actions.py",
+    ),
+    Mutant(
+        "a reset leaves the warm-up where it is",
+        "agents/resets.py",
+        "        schedule.last_epoch = -1\n",
+        "        continue\n",
+        f"{RESETS}::test_the_warm_up_of_a_task_starts_again",
+    ),
+    Mutant(
+        "PPO draws a batch that nothing reads",
+        "objectives/auxiliary_task.py",
+        "        self.reads_batch = False\n",
+        "",
+        "tests/recipes/test_ppo_order.py",
     ),
 ]
 

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from mcurl_torchrl.agents.agent import Agent, named_parts
 from mcurl_torchrl.agents.diagnostics import effective_rank, gradient_norm, latent_spread
 from mcurl_torchrl.agents.optimizing import optimize
-from mcurl_torchrl.agents.resets import Resets, forget, part_to_keep
+from mcurl_torchrl.agents.resets import Resets, forget, part_to_keep, restart
 from mcurl_torchrl.checks import check_count, check_number
 from mcurl_torchrl.modules import RainbowPolicy
 from mcurl_torchrl.modules.resetting import shrink_and_perturb
@@ -205,13 +205,17 @@ class RainbowAgent(Agent):
         self.resets = resets
 
     def reset(self, keep: float) -> None:
-        """Draws the head and the task's networks anew; the encoder keeps a part, and Adam's moments of it."""
+        """Draws the head and the task's networks anew; the encoder keeps a part, and Adam's moments of it.
+
+        The schedule of the task's learning rate starts again.
+        """
         network = self.policy.network
         keep = part_to_keep(network.encoder, keep)
         shrink_and_perturb(network.encoder, keep)
         shrink_and_perturb(network.head, 0.0)
         self.value.reset_target({"encoder": keep, "head": 0.0})
         forget(self.optimizer, [*self.task.reset_networks(keep), *network.head.parameters()])
+        restart([] if self.schedule is None else [self.schedule])
 
     def end_step(self, step: int) -> dict[str, float]:
         """Copies the online network to the target network where the interval divides the step."""

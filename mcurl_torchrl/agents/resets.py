@@ -6,17 +6,19 @@ from collections.abc import Iterable
 
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from mcurl_torchrl.checks import check_count, check_number
 
-__all__ = ["Resets", "forget", "part_to_keep"]
+__all__ = ["Resets", "forget", "part_to_keep", "restart"]
 
 
 class Resets:
     """Draws networks anew at intervals, so that many updates per step do no harm (https://arxiv.org/abs/2205.07802).
 
     As in SR-SPR (https://arxiv.org/abs/2305.19452), heads are new; the encoder keeps a part of its weights, and Adam's
-    moments of what it keeps. The last reset comes at least an interval before the end of training.
+    moments of what it keeps. The warm-up of an auxiliary task starts again, as the released code of BBF, the successor,
+    starts all of its schedules again. The last reset comes at least an interval before the end of training.
 
     Args:
         interval_updates (int): the number of updates from one reset to the next.
@@ -68,3 +70,10 @@ def forget(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
     """Deletes what an optimizer remembers of parameters: it treats them as new."""
     for parameter in parameters:
         optimizer.state.pop(parameter, None)
+
+
+def restart(schedules: Iterable[LRScheduler]) -> None:
+    """Takes learning rates back to where their schedules began: new networks need the warm-up again."""
+    for schedule in schedules:
+        schedule.last_epoch = -1
+        schedule.step()

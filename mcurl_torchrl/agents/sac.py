@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from mcurl_torchrl.agents.agent import Agent, named_parts
 from mcurl_torchrl.agents.diagnostics import effective_rank, gradient_norm, latent_spread
 from mcurl_torchrl.agents.optimizing import optimize
-from mcurl_torchrl.agents.resets import Resets, forget, part_to_keep
+from mcurl_torchrl.agents.resets import Resets, forget, part_to_keep, restart
 from mcurl_torchrl.checks import check_choice, check_count, check_number
 from mcurl_torchrl.objectives import AuxiliaryTask, LatentSAC, NoTask, inverse_sqrt_warmup
 from mcurl_torchrl.ranks import ALONE, Ranks
@@ -225,7 +225,10 @@ class SACAgent(Agent):
         self.resets = resets
 
     def reset(self, keep: float) -> None:
-        """Draws actor, critics and the task's networks anew; the encoder keeps a part, and Adam's moments of it."""
+        """Draws actor, critics and the task's networks anew; the encoder keeps a part, and Adam's moments of it.
+
+        The schedules of the task's learning rates start again.
+        """
         keep = part_to_keep(self.losses.encoder, keep)
         self.losses.reset_networks(keep)
         new = self.task.reset_networks(keep)
@@ -234,6 +237,7 @@ class SACAgent(Agent):
         new += self.losses.actor_parameters()
         for optimizer in self.optimizers.values():
             forget(optimizer, new)
+        restart(self.schedules.values())
 
     def components(self) -> dict[str, Any]:
         """Returns the losses, the task, the optimizers and the schedules."""

@@ -57,6 +57,8 @@ class AuxiliaryTask(nn.Module):
 
     Attributes:
         shown (tuple of str): the metrics that a progress bar should show.
+        reads_batch (bool): whether :meth:`sample` needs the batch that RL learns from; False after :meth:`read_slices`.
+            A loop without such a batch draws one for the task only then.
         lasting (tuple of str): the own networks that keep a part of their weights in :meth:`reset_networks`.
         steps_before_sampling (int): how many steps the replay buffer must hold before :meth:`sample` can draw.
 
@@ -85,6 +87,7 @@ class AuxiliaryTask(nn.Module):
     """
 
     shown: tuple[str, ...] = ()
+    reads_batch: bool = True
     lasting: tuple[str, ...] = ()
     steps_before_sampling: int = 1
 
@@ -135,6 +138,7 @@ class AuxiliaryTask(nn.Module):
         """
         self._slices = buffer.slices(num_slices=num_slices, slice_len=slice_len, keys=keys, transform=transform)
         self._slice_len = self.steps_before_sampling = slice_len
+        self.reads_batch = False
 
     def sample(self, batch: TensorDictBase | None = None) -> TensorDictBase:
         """Draws the data of one update, on the encoder's device: slices, after :meth:`read_slices`.
@@ -223,6 +227,7 @@ class NoTask(AuxiliaryTask):
     """
 
     steps_before_sampling = 0
+    reads_batch = False
 
     def __init__(self, encoder: nn.Module | None = None, buffer: Any = None, **ignored: Any) -> None:
         super().__init__(encoder)

@@ -98,7 +98,9 @@ def vd4rl_episodes(dataset_id: str, *, root: str | Path | None = None) -> Iterat
         episode = rows[start:stop]
         frames = episode["pixels"]
         frames = frames if frames.shape[1] == 3 else frames.permute(0, 3, 1, 2)
-        # A row has the action and the reward that led to its observation; those of the first row mean nothing.
+        # A row has the action and the reward that led to its observation; those of the first row are zeros. V-D4RL's
+        # own replay reads it so (drqbc/replay_buffer.py: observation i - 1, action i, reward i, observation i), and its
+        # scripts turn one format into the other row by row. TorchRL's class has the row's action before the next frame.
         actions, rewards = episode["action"].float().roll(-1, 0), episode["next", "reward"].float().roll(-1, 0)
         yield from _steps(frames, actions, rewards.flatten())
 

@@ -58,12 +58,14 @@ def make_rainbow(buffer: FrameReplayBuffer, resets: Resets | None = None, **opti
     return agent
 
 
-def make_sac(buffer: FrameReplayBuffer, resets: Resets | None = None, **options) -> SACAgent:
+def make_sac(
+    buffer: FrameReplayBuffer, resets: Resets | None = None, *, warmup_updates: int | None = None, **options
+) -> SACAgent:
     losses = LatentSAC(
         GaussianPolicy([1, SIZE, SIZE], 2, num_layers=1, num_filters=2, feature_dim=6, hidden_dim=8), hidden_dim=8
     )
     sizes = {"num_slices": 2, "slice_len": 4, "target_encoder": losses.target_encoder}
-    task = MaskedContrastiveTask(losses.encoder, buffer, **sizes, num_layers=1)
+    task = MaskedContrastiveTask(losses.encoder, buffer, **sizes, num_layers=1, warmup_updates=warmup_updates)
     agent = SACAgent(losses, task, random_action=lambda: torch.zeros(2), random_agent_steps=1, **options)
     if resets is not None:
         agent.use_resets(resets)
@@ -283,3 +285,49 @@ def test_every_own_parameter_of_a_task_is_new(name: str):
         torch.equal(value, shared[key]) for key, value in floats(encoder=encoder).items()
     )  # the agent's to reset
     task.loss(buffer.sample()).backward()
+
+
+def test_the_warm_up_of_a_task_starts_again() -> None:
+    """After a reset, rates are those of the first updates: the networks that they are for are new."""
+    buffer = make_buffer(discrete=False)
+    agent = make_sac(buffer, lr=1e-2, warmup_updates=4)
+    assert set(agent.schedules) == {"auxiliary", "auxiliary_encoder"}
+
+    def rates() -> list[float]:
+        return [agent.optimizers[name].param_groups[0]["lr"] for name in ("auxiliary", "auxiliary_encoder")]
+
+    seen = [rates()]
+    for number in range(6):
+        take_updates(agent, buffer, 1, first=number)
+        seen.append(rates())
+    assert seen[0] == pytest.approx([5e-6, 2e-2]) and seen[6] == pytest.approx(
+        [1e-2 * (4 / 6) ** 0.5, 2e-2 * (4 / 6) ** 0.5]
+    )
+    agent.reset(KEEP)
+    again = [rates()]
+    for number in range(6):
+        take_updates(agent, buffer, 1, first=6 + number)
+        again.append(rates())
+    assert again == seen
+
+
+def test_the_rate_of_rainbow_itself_never_warms_up() -> None:
+    buffer = make_buffer(discrete=True)
+    agent = make_rainbow(buffer)
+    task = MaskedContrastiveTask(
+        agent.policy.network.encoder, buffer, num_slices=2, slice_len=4, num_layers=1, warmup_updates=4
+    )
+    agent = RainbowAgent(
+        agent.policy,
+        agent.value,
+        task,
+        sampler=buffer.sampler,
+        random_action=lambda: torch.tensor(0),
+        total_agent_steps=100,
+        first_update_agent_steps=1,
+        target_interval_agent_steps=1,
+        lr=1e-2,
+    )
+    take_updates(agent, buffer, 6)
+    agent.reset(KEEP)
+    assert [group["lr"] for group in agent.optimizer.param_groups] == pytest.approx([1e-2, 5e-6])

@@ -129,6 +129,17 @@ def test_gradients_reach_the_encoder_and_all_of_the_tasks_own_parameters(name: s
     assert not set(own) & set(encoder.parameters())
 
 
+def test_a_task_says_whether_it_needs_the_batch_of_rl(name: str):
+    buffer, encoder = make_parts(name)
+    task = make(name, encoder, buffer)
+    assert task.reads_batch == (name in ("curl", "spr"))
+    if task.reads_batch:
+        with pytest.raises(ValueError, match=r"task\.loss\(buffer\.sample\(\)\)"):
+            task.sample()
+    else:
+        task.sample()
+
+
 def test_the_coefficient_scales_the_loss(name: str):
     if name == "none":
         assert make(name, *make_parts(name)[::-1]).loss() == 0

@@ -25,6 +25,7 @@ def test_steps_come_in_the_published_order(monkeypatch: pytest.MonkeyPatch, tmp_
         (PPOAgent, "explore", "act"),
         (FrameReplayBuffer, "extend", "store"),
         (LatentPPO, "estimate", "estimate"),
+        (FrameReplayBuffer, "sample", "batch"),  # which a task that reads slices has no use for
         (MaskedContrastiveTask, "sample", "sample"),
         (LatentPPO, "loss", "ppo"),
         (MaskedContrastiveTask, "forward", "auxiliary"),
