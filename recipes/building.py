@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 from torchrl.data import Categorical, LazyMemmapStorage, LazyTensorStorage
 from torchrl.envs import EnvBase, RewardClipping, TransformedEnv
 
 from mcurl_torchrl import AuxiliaryTask, FrameReplayBuffer, make_atari_env, make_dmc_env, make_pixel_env
-from mcurl_torchrl.agents import RainbowAgent, Resets, SACAgent
+from mcurl_torchrl.agents import Agent, Computing, RainbowAgent, Resets, SACAgent
 from mcurl_torchrl.checks import check_choice, check_number
 from mcurl_torchrl.modules import start_encoder_from
 from mcurl_torchrl.ranks import ALONE, Ranks
@@ -29,6 +30,7 @@ from recipes.schema import (
     EncoderConfig,
     EncoderStartConfig,
     EnvConfig,
+    RecipeConfig,
     ReplayConfig,
     ResetsConfig,
     check_env,
@@ -158,6 +160,16 @@ def use_resets(agent: SACAgent | RainbowAgent, resets: ResetsConfig, *, total_up
     if resets.interval_updates:
         with section("resets"):
             agent.use_resets(Resets(resets.interval_updates, keep=resets.keep, total_updates=total_updates))
+
+
+def make_computing(cfg: RecipeConfig, device: torch.device) -> Computing:
+    """Makes what computes the losses, or raises a ValueError that says what is missing here."""
+    return Computing(device, compile=cfg.compile, precision=cfg.precision, cuda_graphs=cfg.cuda_graphs)
+
+
+def use_computing(agent: Agent, cfg: RecipeConfig) -> None:
+    """Lets an agent compile its losses, or compute them in another precision, if the config asks for it."""
+    agent.computing = make_computing(cfg, agent.device)
 
 
 # -- augmentation ------------------------------------------------------------------------------------------------------

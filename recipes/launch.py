@@ -38,7 +38,7 @@ from mcurl_torchrl.training import (
     keep_freed_pages,
     make_trackers,
 )
-from recipes.building import padding
+from recipes.building import make_computing, padding
 from recipes.command_line import BadCommand, config_folder, in_a_sentence, is_multirun, prepare, program
 from recipes.joining import joined_ranks
 from recipes.objective_files import drop_foreign_keys
@@ -224,7 +224,9 @@ def check_settings(cfg: DictConfig, ranks: Ranks) -> None:
                 check_count(key, count)
         check_number("evaluation.epsilon", cfg.evaluation.epsilon, least=0, most=1)
         check_number("seed", cfg.seed, least=0)
-        pick_device(cfg.device, ranks)
+        check_count("sample_ahead", cfg.sample_ahead, least=0)
+        make_computing(cfg, pick_device(cfg.device, ranks))
+        check_ranks(cfg, ranks)
         if cfg.total_env_steps < least:
             raise ValueError(f"total_env_steps={cfg.total_env_steps}; it must be at least {least}, one agent step")
         for name in ("wandb", "mlflow"):
@@ -236,6 +238,13 @@ def check_settings(cfg: DictConfig, ranks: Ranks) -> None:
                 check_installed(name)
     except (ValueError, ImportError) as error:
         raise BadCommand(str(error)) from None
+
+
+def check_ranks(cfg: DictConfig, ranks: Ranks) -> None:
+    """Refuses settings that are for a run of one process."""
+    alone = {"compile": False, "sample_ahead": 0}
+    if ranks.count > 1 and (asked := [f"{key}={cfg[key]}" for key, value in alone.items() if cfg[key] != value]):
+        raise ValueError(f"{', '.join(asked)}: this is for one process, and torchrun started {ranks.count} ranks")
 
 
 def env_name(cfg: DictConfig) -> str | None:

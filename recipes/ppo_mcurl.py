@@ -25,7 +25,7 @@ from mcurl_torchrl.agents import PPOAgent
 from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.modules import PPOPolicy
 from mcurl_torchrl.objectives import LatentPPO
-from mcurl_torchrl.training import EpisodeStreams, TrainingRun, seed_everything
+from mcurl_torchrl.training import Batches, EpisodeStreams, TrainingRun, seed_everything
 from recipes.building import (
     check_actions,
     make_augmentations,
@@ -35,6 +35,7 @@ from recipes.building import (
     padding,
     section,
     start_encoder,
+    use_computing,
 )
 from recipes.launch import recipe
 
@@ -46,8 +47,10 @@ def train(cfg: PPORecipeConfig, run: TrainingRun) -> None:
     evaluation_envs = [make_env(cfg.env, training=False) for _ in range(cfg.evaluation.num_envs)]
     buffer = make_replay(cfg, run.directory.path)
     agent = make_agent(cfg, envs[0], buffer, run.device)
+    batches = Batches(buffer, agent.task, device=run.device, rl_reads=False, ahead=cfg.sample_ahead, seed=cfg.seed)
     streams = EpisodeStreams(envs, seed=cfg.seed)
-    run.track(agent.policy, replay=buffer, shown=agent.task.shown, streams=streams, **agent.components())
+    parts = agent.components() | batches.components()
+    run.track(agent.policy, replay=buffer, shown=agent.task.shown, streams=streams, **parts)
 
     run.begin(agent.exploit, evaluation_envs)
     for step in run.agent_steps(stride=cfg.ppo.num_envs * cfg.ppo.rollout_len):
@@ -57,8 +60,8 @@ def train(cfg: PPORecipeConfig, run: TrainingRun) -> None:
             buffer.extend(rollout)
         for batch in agent.minibatches(rollout):
             with run.timed("sample"):
-                views = agent.task.sample(buffer.sample().to(run.device) if agent.task.reads_batch else None)
-            with run.timed("update"):
+                _, views = batches.next()
+            with run.timed("update"), batches.drawing():
                 metrics = agent.update(batch, views, measure=run.log_due(step))
             run.record(step, metrics)
         run.record(step, agent.end_step(step), episode_return=streams.last_return)
@@ -125,7 +128,7 @@ def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
             "task, to have something to draw after the first rollout"
         )
     with section("ppo"):
-        return PPOAgent(
+        agent = PPOAgent(
             losses,
             task,
             total_agent_steps=cfg.total_env_steps // cfg.env.action_repeat,
@@ -139,6 +142,8 @@ def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
             auxiliary_lr=ppo.auxiliary_lr,
             augmentation=augmentations["batch"],
         )
+    use_computing(agent, cfg)
+    return agent
 
 
 if __name__ == "__main__":

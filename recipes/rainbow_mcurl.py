@@ -27,7 +27,7 @@ from mcurl_torchrl.checks import check_choice, check_number
 from mcurl_torchrl.modules import RainbowPolicy
 from mcurl_torchrl.objectives import ExpectedDQNLoss
 from mcurl_torchrl.ranks import ALONE, Ranks
-from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
+from mcurl_torchrl.training import Batches, EpisodeStream, TrainingRun, seed_everything
 from mcurl_torchrl.transforms import augment_transitions
 from recipes.building import (
     check_actions,
@@ -38,6 +38,7 @@ from recipes.building import (
     padding,
     section,
     start_encoder,
+    use_computing,
     use_resets,
 )
 from recipes.launch import recipe
@@ -50,8 +51,10 @@ def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:
     evaluation_envs = [make_env(cfg.env, training=False) for _ in range(cfg.evaluation.num_envs)]
     buffer = make_replay(cfg, run.directory.path, run.ranks)
     agent = make_agent(cfg, env, buffer, run.device)
+    batches = Batches(buffer, agent.task, device=run.device, ahead=cfg.sample_ahead, seed=cfg.seed)
     stream = EpisodeStream(env, seed=cfg.seed, ranks=run.ranks)
-    run.track(agent.policy, replay=buffer, shown=agent.task.shown, stream=stream, **agent.components())
+    parts = agent.components() | batches.components()
+    run.track(agent.policy, replay=buffer, shown=agent.task.shown, stream=stream, **parts)
 
     run.begin(agent.exploit, evaluation_envs)
     for step in run.agent_steps():
@@ -60,9 +63,8 @@ def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:
             buffer.add(stream.step(agent.explore))
         for _ in range(agent.updates_due(step)):
             with run.timed("sample"):
-                batch = buffer.sample().to(run.device)
-                views = agent.task.sample(batch)
-            with run.timed("update"):
+                batch, views = batches.next()
+            with run.timed("update"), batches.drawing():
                 metrics = agent.update(batch, views, measure=run.log_due(step))
             run.record(step, metrics)
             buffer.update_tensordict_priority(batch)
@@ -164,6 +166,7 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
         )
     learning_steps = cfg.total_env_steps // cfg.env.action_repeat - rainbow.first_update_agent_steps + 1
     use_resets(agent, cfg.resets, total_updates=learning_steps * rainbow.updates_per_agent_step)
+    use_computing(agent, cfg)
     return agent
 
 

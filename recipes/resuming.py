@@ -22,7 +22,11 @@ from recipes.old_settings import as_of_today
 
 # The settings that may differ between a run and its resumption without an effect on its numbers.
 NOT_COMPARED = ("resume", "resume_changed", "logging.progress")
-MAY_CHANGE = ("threads",)  # the settings that a resumed run may change: they move the last digits of numbers at most
+# The settings that a resumed run may change: they move the last digits of numbers at most.
+MAY_CHANGE = ("threads", "compile", "cuda_graphs")
+
+# The settings that came after the first release of runs, and what a run without them had.
+CAME_LATER = {"compile": False, "cuda_graphs": False, "precision": "float32", "sample_ahead": 0}
 
 
 def continues(cfg: DictConfig, directory: RunDirectory) -> bool:
@@ -65,7 +69,7 @@ def prepare_directory(
     compared = comparable(cfg)
     overrides = [given for given in overrides if given.partition("=")[0] not in ("resume", "resume_changed")]
     if resume:
-        changed = dict(differences(saved_config(directory), compared))
+        changed = dict(differences({**CAME_LATER, **saved_config(directory)}, compared))
         refused = [line for key, line in changed.items() if key not in MAY_CHANGE]
         if refused and not cfg.resume_changed:
             listed = "".join(f"\n  {line}" for line in refused)

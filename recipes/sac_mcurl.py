@@ -24,7 +24,7 @@ from mcurl_torchrl import FrameReplayBuffer, LatentSAC
 from mcurl_torchrl.agents import SACAgent
 from mcurl_torchrl.modules import GaussianPolicy
 from mcurl_torchrl.ranks import ALONE, Ranks
-from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
+from mcurl_torchrl.training import Batches, EpisodeStream, TrainingRun, seed_everything
 from mcurl_torchrl.transforms import augment_transitions
 from recipes.building import (
     check_actions,
@@ -34,6 +34,7 @@ from recipes.building import (
     make_task,
     section,
     start_encoder,
+    use_computing,
     use_resets,
 )
 from recipes.launch import recipe
@@ -45,8 +46,10 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
     env, evaluation_env = (make_env(cfg.env, training=training) for training in (True, False))
     buffer = make_replay(cfg, run.directory.path, run.ranks)
     agent = make_agent(cfg, env, buffer, run.device)
+    batches = Batches(buffer, agent.task, device=run.device, ahead=cfg.sample_ahead, seed=cfg.seed)
     stream = EpisodeStream(env, seed=cfg.seed, observation_key=cfg.env.observation, ranks=run.ranks)
-    run.track(agent.policy, replay=buffer, shown=agent.task.shown, stream=stream, **agent.components())
+    parts = agent.components() | batches.components()
+    run.track(agent.policy, replay=buffer, shown=agent.task.shown, stream=stream, **parts)
 
     run.begin(agent.exploit, evaluation_env)
     for step in run.agent_steps():
@@ -55,9 +58,8 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
             buffer.add(stream.step(agent.explore))
         for _ in range(agent.updates_due(step)):
             with run.timed("sample"):
-                batch = buffer.sample().to(run.device)
-                views = agent.task.sample(batch)
-            with run.timed("update"):
+                batch, views = batches.next()
+            with run.timed("update"), batches.drawing():
                 metrics = agent.update(batch, views, measure=run.log_due(step))
             run.record(step, metrics)
         run.record(step, agent.end_step(step), episode_return=stream.last_return)
@@ -152,6 +154,7 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
         )
     learning_steps = cfg.total_env_steps // cfg.env.action_repeat - sac.random_agent_steps
     use_resets(agent, cfg.resets, total_updates=learning_steps * sac.updates_per_agent_step)
+    use_computing(agent, cfg)
     return agent
 
 

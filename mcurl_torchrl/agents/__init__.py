@@ -1,6 +1,7 @@
 """Agents: networks, losses, optimizers, acting and the update of one RL algorithm, together."""
 
 from mcurl_torchrl.agents.agent import Agent
+from mcurl_torchrl.agents.computing import Computing
 from mcurl_torchrl.agents.diagnostics import NonFiniteLoss, check_finite, effective_rank, gradient_norm, latent_spread
 from mcurl_torchrl.agents.optimizing import optimize
 from mcurl_torchrl.agents.ppo import PPOAgent
@@ -10,6 +11,7 @@ from mcurl_torchrl.agents.sac import SACAgent
 
 __all__ = [
     "Agent",
+    "Computing",
     "NonFiniteLoss",
     "PPOAgent",
     "RainbowAgent",

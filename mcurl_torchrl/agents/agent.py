@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from mcurl_torchrl.agents.computing import Computing, Loss
 from mcurl_torchrl.modules import Policy
 from mcurl_torchrl.objectives import AuxiliaryTask
 from mcurl_torchrl.ranks import ALONE, Ranks
@@ -29,12 +30,14 @@ class Agent(ABC):
         task (AuxiliaryTask): the auxiliary task.
         first_update_step (int): the agent step of the first update.
         ranks (Ranks): the ranks that learn together; one process by default.
+        computing (Computing, optional): how losses are computed. Defaults to None: as they stand, in float32.
     """
 
     policy: Policy
     task: AuxiliaryTask
     first_update_step: int
     ranks: Ranks = ALONE
+    computing: Computing | None = None
 
     @property
     def device(self) -> torch.device:
@@ -71,6 +74,10 @@ class Agent(ABC):
         Returns:
             Losses and metrics, without gradients. Only losses have names that start with ``loss_``.
         """
+
+    def compute(self, loss: Loss, data: TensorDictBase) -> TensorDictBase:
+        """Computes a loss of the agent or the task, as :attr:`computing` says."""
+        return loss(data) if self.computing is None else self.computing(loss, data)
 
     def end_step(self, step: int) -> dict[str, float]:
         """Does the work that follows the updates of an agent step; returns numbers of the step to log."""

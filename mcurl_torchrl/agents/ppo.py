@@ -135,7 +135,7 @@ class PPOAgent(Agent):
 
         Advantages and the probabilities that the ratio compares with are those before the first update.
         """
-        steps = self.losses.estimate(rollout.to(self.device)).flatten()
+        steps = self.compute(self.losses.estimate, rollout.to(self.device)).flatten()
         for _ in range(self.epochs):
             for chosen in torch.randperm(len(steps)).split(self.minibatch_size):
                 batch = steps[chosen.to(self.device)]
@@ -143,7 +143,7 @@ class PPOAgent(Agent):
 
     def update(self, batch: TensorDictBase, views: TensorDictBase, *, measure: bool = False) -> dict[str, Tensor]:
         """Takes one step on PPO's loss of a minibatch, and one on the loss of the auxiliary task."""
-        metrics = dict(self.losses.loss(batch).items())
+        metrics = dict(self.compute(self.losses.loss, batch).items())
         latents = metrics.pop("latent")
         loss = metrics["loss_objective"] + metrics["loss_critic"] + metrics["loss_entropy"]
         norm = optimize(loss, self.optimizers["ppo"], max_norm=self.max_gradient_norm or math.inf)
@@ -152,7 +152,7 @@ class PPOAgent(Agent):
             metrics["gradient_norm"] = norm  # before clipping
             metrics["gradient_norm_encoder_clipped"] = gradient_norm(self.losses.encoder.parameters())
             metrics |= {"latent_spread": latent_spread(latents), "latent_rank": effective_rank(latents)}
-        metrics |= dict(self.task(views).items())
+        metrics |= dict(self.compute(self.task, views).items())
         if metrics["loss_auxiliary"].requires_grad:  # else there is no task
             optimize(metrics["loss_auxiliary"], self.optimizers["auxiliary"])
             for schedule in self.schedules.values():

@@ -172,8 +172,8 @@ class RainbowAgent(Agent):
         """Takes one update: one loss for Rainbow and the auxiliary task, one step of one Adam."""
         with self.ranks.same_draws():
             self.value.reset_target_noise()
-        metrics = dict(self.value(batch).items()) | {"td_error": batch["td_error"].mean()}
-        metrics |= dict(self.task(views).items())
+        metrics = dict(self.compute(self.value, batch).items()) | {"td_error": batch["td_error"].mean()}
+        metrics |= dict(self.compute(self.task, views).items())
         loss = metrics["loss_value"] + metrics["loss_auxiliary"]
         norm = optimize(loss, self.optimizer, max_norm=self.max_gradient_norm or math.inf, ranks=self.ranks)
         if self.schedule is not None:

@@ -185,7 +185,7 @@ class SACAgent(Agent):
         return self.ranks.average({name: value.detach() for name, value in metrics.items()})
 
     def _update_critic(self, batch: TensorDictBase, measure: bool) -> dict[str, Tensor]:
-        out = self.losses.critic_loss(batch)
+        out = self.compute(self.losses.critic_loss, batch)
         optimize(out["loss_qvalue"], self.optimizers["critic"], ranks=self.ranks)
         metrics = {"loss_qvalue": out["loss_qvalue"], "td_error": out["td_error"].mean()}
         if measure:
@@ -197,14 +197,15 @@ class SACAgent(Agent):
         return metrics
 
     def _update_actor(self, batch: TensorDictBase) -> dict[str, Tensor]:
-        out = self.losses.actor_loss(batch)
-        optimize(out["loss_actor"], self.optimizers["actor"], ranks=self.ranks)
-        optimize(out["loss_alpha"], self.optimizers["alpha"], ranks=self.ranks)
+        out = self.compute(self.losses.actor_loss, batch)
+        # One way back for both: neither reaches the other's parameters, and a compiled graph is walked back once.
+        both = self.optimizers["actor"], self.optimizers["alpha"]
+        optimize(out["loss_actor"] + out["loss_alpha"], *both, ranks=self.ranks)
         # Always, not only where it is measured: the actor may never step in an update that is logged.
         return dict(out.items()) | {"gradient_norm_actor": gradient_norm(self.losses.actor_parameters())}
 
     def _update_auxiliary(self, views: TensorDictBase, measure: bool) -> dict[str, Tensor]:
-        metrics = dict(self.task(views).items())
+        metrics = dict(self.compute(self.task, views).items())
         if not metrics["loss_auxiliary"].requires_grad:  # no task, nothing to train
             return metrics
         own = [self.optimizers[name] for name in ("auxiliary_encoder", "auxiliary") if name in self.optimizers]

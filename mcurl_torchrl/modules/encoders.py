@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mcurl_torchrl.checks import check_choice, check_count
+from mcurl_torchrl.modules.precision import full_precision
 from mcurl_torchrl.modules.projections import LinearProjection
 
 __all__ = ["AtariEncoder", "PixelEncoder", "StateEncoder", "rescale_latents"]
@@ -29,6 +30,7 @@ def rescale_latents(latents: Tensor) -> Tensor:
         >>> rescale_latents(torch.tensor([[2.0, 4.0, 3.0], [5.0, 5.0, 5.0]])).tolist()
         [[0.0, 1.0, 0.5], [0.0, 0.0, 0.0]]
     """
+    latents = full_precision(latents)  # differences of rounded numbers
     low, high = latents.min(-1, keepdim=True).values, latents.max(-1, keepdim=True).values
     return (latents - low) / (high - low).clamp(min=torch.finfo(latents.dtype).tiny)
 

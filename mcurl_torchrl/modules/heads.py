@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.modules.precision import full_precision
 
 __all__ = ["GaussianHead", "LatentProjection", "QHead", "orthogonal_linear"]
 
@@ -97,7 +98,7 @@ class GaussianHead(nn.Module):
 
     def forward(self, latent: Tensor) -> tuple[Tensor, Tensor]:
         """Returns location and scale, each ``[*, action_dim]``."""
-        loc, log_std = self.layers(latent).chunk(2, dim=-1)
+        loc, log_std = full_precision(self.layers(latent)).chunk(2, dim=-1)
         log_std = self.low + 0.5 * (self.high - self.low) * (torch.tanh(log_std) + 1)
         return loc, log_std.exp()
 
@@ -125,4 +126,4 @@ class QHead(nn.Module):
 
     def forward(self, latent: Tensor, action: Tensor) -> Tensor:
         """Returns the value of an action."""
-        return self.layers(torch.cat([latent, action], dim=-1))
+        return full_precision(self.layers(torch.cat([latent, action], dim=-1)))

@@ -17,7 +17,7 @@ from mcurl_torchrl.checks import check_count, check_number
 from mcurl_torchrl.modules import MomentumCopy
 from mcurl_torchrl.modules.resetting import shrink_and_perturb
 from mcurl_torchrl.objectives.schedules import inverse_sqrt_warmup
-from mcurl_torchrl.replay import FrameReplayBuffer, FrameSlices
+from mcurl_torchrl.replay import FrameReplayBuffer, FrameSlices, copy_to
 
 __all__ = ["AuxiliaryTask", "NoTask"]
 
@@ -148,7 +148,7 @@ class AuxiliaryTask(nn.Module):
         """
         if self._slices is None:
             raise NotImplementedError(f"{type(self).__name__} needs sample(), or a call of read_slices()")
-        return self._slices.sample().reshape(-1, self._slice_len).to(self.device)
+        return copy_to(self._slices.sample().reshape(-1, self._slice_len), self.device)
 
     def forward(self, views: TensorDictBase) -> TensorDictBase:
         """Returns ``loss_auxiliary``, weighted by ``coeff``, and metrics without gradients under names of their own."""

@@ -14,6 +14,7 @@ from torchrl.objectives.value import GAE
 from mcurl_torchrl.checks import check_number, require
 from mcurl_torchrl.modules import PPOPolicy
 from mcurl_torchrl.modules.heads import orthogonal_linear
+from mcurl_torchrl.modules.precision import full_precision
 
 __all__ = ["LatentPPO"]
 
@@ -101,6 +102,10 @@ class LatentPPO(nn.Module):
         """The encoder that actor, critic and an auxiliary task share."""
         return self.policy.encoder
 
+    def _latent(self, pixels: Tensor) -> Tensor:
+        return full_precision(self.policy.latent(pixels))
+
+    @torch.compiler.disable  # shapes depend on where episodes end, and it runs once for many updates
     @torch.no_grad()
     def estimate(self, rollout: TensorDictBase) -> TensorDictBase:
         """Returns what :meth:`loss` learns from, for each step of a rollout, by the policy and the critic as they are.
@@ -118,16 +123,18 @@ class LatentPPO(nn.Module):
         pixels, next_pixels = require(rollout, "pixels", self), require(rollout, ("next", "pixels"), self)
         steps = rollout.select("action", ("next", "reward"), ("next", "done"), ("next", "terminated"))
         # Environment by environment: the activations of a whole rollout would take gigabytes.
-        steps["latent"] = torch.stack([self.policy.latent(frames) for frames in pixels])
-        steps["action_log_prob"] = self.actor.get_dist(steps).log_prob(steps["action"])
-        steps["state_value"] = values = self.critic(steps)["state_value"]
+        steps["latent"] = torch.stack([self._latent(frames) for frames in pixels])
         # The next observation of a step is the observation of the step after it, but for the ends.
         ends = steps["next", "done"].squeeze(-1).clone()
         ends[:, -1] = True
-        next_values = values.roll(-1, dims=1)
-        next_values[ends] = self.critic.module(self.policy.latent(next_pixels[ends]))
-        steps["next", "state_value"] = next_values
-        return self.gae(steps).set("pixels", pixels).select(*_LEARNED_FROM)
+        last_latents = self._latent(next_pixels[ends])
+        with _exactly(last_latents.device):
+            steps["action_log_prob"] = self.actor.get_dist(steps).log_prob(steps["action"])
+            steps["state_value"] = values = self.critic(steps)["state_value"]
+            next_values = values.roll(-1, dims=1)
+            next_values[ends] = self.critic.module(last_latents)
+            steps["next", "state_value"] = next_values
+            return self.gae(steps).set("pixels", pixels).select(*_LEARNED_FROM)
 
     def loss(self, batch: TensorDictBase) -> TensorDict:
         """Computes ``loss_objective``, ``loss_critic`` and ``loss_entropy`` of steps ``[B]`` from :meth:`estimate`.
@@ -136,8 +143,9 @@ class LatentPPO(nn.Module):
         ``explained_variance``, without gradients.
         """
         inputs = {name: require(batch, name, self) for name in _LEARNED_FROM if name != "pixels"}
-        latent = self.policy.latent(require(batch, "pixels", self))
-        out = self.ppo(TensorDict({**inputs, "latent": latent}, batch.batch_size))
+        latent = self._latent(require(batch, "pixels", self))
+        with _exactly(latent.device):
+            out = self.ppo(TensorDict({**inputs, "latent": latent}, batch.batch_size))
         metrics = {name: out[name].mean() for name in ("entropy", "clip_fraction", "kl_approx", "explained_variance")}
         losses = {name: out[name] for name in ("loss_objective", "loss_critic", "loss_entropy")}
         return TensorDict({**losses, "latent": latent.detach(), **metrics})
@@ -146,3 +154,8 @@ class LatentPPO(nn.Module):
         """Sets how far the ratio of probabilities may move to a part of ``clip_epsilon``, for a schedule."""
         now: Tensor = self.ppo.clip_epsilon
         now.fill_(scale * self.clip_epsilon)
+
+
+def _exactly(device: torch.device) -> torch.autocast:
+    """Returns a context without autocast: both heads are one layer each, and ratios compare their outputs."""
+    return torch.autocast(device.type, enabled=False)

@@ -219,7 +219,9 @@ class MaskedContrastiveLoss(EncodingLoss):
         return keys
 
     def _encode_queries(self, pixels: Tensor, blank: Tensor | None) -> Tensor:
-        if blank is None or not self.encode_zeros_once or _is_stochastic(self.encoder_network):
+        # Compiled code has one shape; the number of shown observations is another one in each batch.
+        shortcut = self.encode_zeros_once and not torch.compiler.is_compiling()
+        if blank is None or not shortcut or _is_stochastic(self.encoder_network):
             return self.encode(pixels)
         lead, pixels, blank = pixels.shape[:2], pixels.flatten(0, 1), blank.flatten()
         shown = (~blank).nonzero().squeeze(-1)

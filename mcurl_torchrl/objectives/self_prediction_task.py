@@ -14,7 +14,7 @@ from mcurl_torchrl.modules import ConvTransition, DuelingHead, HeadProjection, M
 from mcurl_torchrl.modules.encoders import rescale_latents
 from mcurl_torchrl.objectives.auxiliary_task import AuxiliaryTask
 from mcurl_torchrl.objectives.functional import normalized_distance, reduce_masked
-from mcurl_torchrl.replay import FrameReplayBuffer
+from mcurl_torchrl.replay import FrameReplayBuffer, copy_to
 from mcurl_torchrl.replay.windows import STEP_KEY, TRAJECTORY_KEY
 
 __all__ = ["SelfPredictionTask"]
@@ -104,7 +104,7 @@ class SelfPredictionTask(AuxiliaryTask):
         """
         if batch is None:
             raise ValueError("SPR starts at the observations that RL learns from: task.loss(buffer.sample())")
-        read = self._read_after(batch).to(self.device)
+        read = copy_to(self._read_after(batch), self.device)
         pixels, action = read[self._buffer.pixels_key], read[self._buffer.action_key]
         weight = batch.get("priority_weight", None)
         weight = torch.ones(len(pixels), device=self.device) if weight is None else weight.to(self.device).view(-1)

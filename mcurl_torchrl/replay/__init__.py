@@ -1,6 +1,7 @@
 """The frame replay buffer and its samplers: transitions, slices, priorities."""
 
 from mcurl_torchrl.replay.buffer import FrameReplayBuffer
+from mcurl_torchrl.replay.copying import copy_to
 from mcurl_torchrl.replay.datasets import atari_dqn_episodes, vd4rl_episodes
 from mcurl_torchrl.replay.opening import open_replay
 from mcurl_torchrl.replay.prioritized_slices import PrioritizedEpisodeSliceSampler
@@ -19,6 +20,7 @@ __all__ = [
     "SumTree",
     "TransitionSampler",
     "atari_dqn_episodes",
+    "copy_to",
     "open_replay",
     "stack_frames",
     "vd4rl_episodes",

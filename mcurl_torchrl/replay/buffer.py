@@ -224,6 +224,11 @@ class FrameReplayBuffer(FrameView):
         self._views.append(weakref.ref(view))
         return view
 
+    @property
+    def readers(self) -> list[FrameView]:
+        """This buffer, and the views from :meth:`slices` that are in use."""
+        return [self, *(view for reference in self._views if (view := reference()) is not None)]
+
     def slices_at(self, index: Any, *, slice_len: int, keys: Sequence[NestedKey] | None = None) -> TensorDict:
         """Reads the slices that begin at given rows, such as those of a prioritised batch.
 
@@ -533,7 +538,7 @@ class FrameReplayBuffer(FrameView):
                 self.set_rng(generator)
 
     def _frozen(self) -> contextlib.AbstractContextManager[list[FrameView]]:
-        return frozen(self, [view for reference in self._views if (view := reference()) is not None])
+        return frozen(self, self.readers[1:])
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings that this buffer's batches depend on, as JSON."""

@@ -1,6 +1,7 @@
 """Around the training loop: seeds, episodes, evaluation, checkpoints, logging; policies out of a run."""
 
 from mcurl_torchrl.training.allocator import keep_freed_pages
+from mcurl_torchrl.training.batches import Batches
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, CheckpointNotSaved, Checkpoints
 from mcurl_torchrl.training.curves import plot_learning_curve
 from mcurl_torchrl.training.episodes import EnvironmentFailed, EpisodeStream, ReplayedDifferently
@@ -21,6 +22,7 @@ from mcurl_torchrl.training.trackers import Trackers, check_installed, make_trac
 from mcurl_torchrl.training.videos import read_video, write_video
 
 __all__ = [
+    "Batches",
     "CheckpointNotRestored",
     "CheckpointNotSaved",
     "Checkpoints",

@@ -10,6 +10,8 @@ import torch
 from tensordict import TensorDict
 from torchrl.data import Bounded, Categorical
 
+from mcurl_torchrl import FrameReplayBuffer
+from mcurl_torchrl.agents import Agent
 from mcurl_torchrl.stacking import stack_frames
 from recipes import rainbow_mcurl, sac_mcurl
 from tests.recipes import running
@@ -17,6 +19,7 @@ from tests.recipes import running
 SIZES = {
     "sac_mcurl": ["env.image_size=24", "encoder.crop_size=20", "encoder.num_filters=4", "encoder.num_layers=2"],
     "rainbow_mcurl": ["env.image_size=36", "rainbow.n_step=2"],
+    "ppo_mcurl": ["env.image_size=36"],
 }
 
 
@@ -27,7 +30,24 @@ def fill(buffer, channels: int, size: int, actions: torch.Tensor) -> None:
     last = torch.arange(40)[:, None] == 39
     outcome = {"pixels": stacks[1:], "reward": torch.rand(40, 1), "truncated": last}
     steps = {"pixels": stacks[:-1], "action": actions, "next": {**outcome, "terminated": torch.zeros_like(last)}}
-    buffer.extend(TensorDict(steps, [40]))
+    batch = TensorDict(steps, [40])
+    buffer.extend(batch if buffer.storage.ndim == 1 else torch.stack([batch, batch]))
+
+
+def make_learner(module: ModuleType, algo: str, folder: Path, *more: str) -> tuple[Agent, FrameReplayBuffer]:
+    """Makes a small agent as its recipe does, with a replay of random frames."""
+    recipe = module.__name__.rpartition(".")[2]
+    discrete = recipe != "sac_mcurl"
+    cfg = running.settings(f"algo={algo}", "preset=smoke", *SIZES[recipe], *more, recipe=recipe)
+    size, channels = cfg.env.image_size, 1 if discrete else 3
+    spaces = SimpleNamespace(
+        observation_spec={"pixels": torch.empty(channels * cfg.env.num_frames, size, size, device="meta")},
+        action_spec=Categorical(6) if discrete else Bounded(-1, 1, shape=(2,)),
+    )
+    buffer = module.make_replay(cfg, folder)
+    agent = module.make_agent(cfg, spaces, buffer, torch.device("cpu"))
+    fill(buffer, channels, size, torch.randint(6, (40,)) if discrete else torch.rand(40, 2))
+    return agent, buffer
 
 
 @pytest.mark.parametrize(
@@ -43,18 +63,9 @@ def fill(buffer, channels: int, size: int, actions: torch.Tensor) -> None:
 )
 def test_an_update_moves_encoder_and_task(module: ModuleType, algo: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    recipe = module.__name__.rpartition(".")[2]
-    discrete = recipe == "rainbow_mcurl"
+    discrete = module is rainbow_mcurl
     more = ["resets.interval_updates=4", *(["rainbow.target_interval_agent_steps=2"] if discrete else [])]
-    cfg = running.settings(f"algo={algo}", "preset=smoke", *SIZES[recipe], *more, recipe=recipe)
-    size, channels = cfg.env.image_size, 1 if discrete else 3
-    spaces = SimpleNamespace(
-        observation_spec={"pixels": torch.empty(channels * cfg.env.num_frames, size, size, device="meta")},
-        action_spec=Categorical(6) if discrete else Bounded(-1, 1, shape=(2,)),
-    )
-    buffer = module.make_replay(cfg, tmp_path)
-    agent = module.make_agent(cfg, spaces, buffer, torch.device("cpu"))
-    fill(buffer, channels, size, torch.randint(6, (40,)) if discrete else torch.rand(40, 2))
+    agent, buffer = make_learner(module, algo, tmp_path, *more)
     encoder = agent.policy.network.encoder if discrete else agent.policy.encoder
     trained = {"encoder": next(encoder.parameters()), "task": agent.task.own_parameters()[-1]}
     for number in range(6):  # a reset after the fourth

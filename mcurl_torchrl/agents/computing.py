@@ -1,0 +1,111 @@
+"""Computing: how an agent computes its losses, as they stand or compiled, in float32 or in mixed precision."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+from mcurl_torchrl.checks import check_choice
+
+__all__ = ["PRECISIONS", "Computing"]
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+Loss = Callable[[TensorDictBase], TensorDictBase]
+
+
+class Computing:
+    """Calls losses: compiled by ``torch.compile`` if asked for, under autocast for another precision than float32.
+
+    An agent with ``agent.computing = Computing(...)`` computes all its losses through it. What is compiled is the way
+    through a loss and the way back; optimizers (one fused kernel each), slow copies and metrics stay as they are.
+    Random numbers are those of eager mode, so that results are the same but for rounding.
+
+    Parameters, their gradients and the optimizers' states are float32 in every precision. Values, probabilities, logits
+    and the losses themselves are float32, too: autocast rounds what layers give before that.
+
+    Args:
+        device (torch.device): the device of the networks.
+
+    Keyword Args:
+        compile (bool): Defaults to False.
+        precision (str): ``"float32"`` or ``"bfloat16"``. Defaults to ``"float32"``.
+        cuda_graphs (bool): whether compiled losses run as CUDA graphs; needs ``compile`` and a GPU. Defaults to False.
+        backend (str): that of ``torch.compile``. Defaults to ``"inductor"``, which needs a C++ compiler.
+
+    Raises:
+        ValueError: on an unknown precision, if there is no C++ compiler, and on CUDA graphs without what they need.
+
+    Examples:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from mcurl_torchrl.agents import Computing
+        >>> layer = torch.nn.Linear(4, 2)
+        >>> def loss(batch):
+        ...     return TensorDict({"loss": layer(batch["x"]).float().square().mean(), "seen": layer(batch["x"])})
+        >>> out = Computing(torch.device("cpu"), precision="bfloat16")(loss, TensorDict({"x": torch.rand(3, 4)}, [3]))
+        >>> out["seen"].dtype, layer.weight.dtype
+        (torch.bfloat16, torch.float32)
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        compile: bool = False,
+        precision: str = "float32",
+        cuda_graphs: bool = False,
+        backend: str = "inductor",
+    ) -> None:
+        if precision == "float16":
+            raise ValueError(
+                "precision='float16'; its small gradients become 0 without a scaler of losses, which there is none of: "
+                "choose 'bfloat16', which has the range of float32, or 'float32'"
+            )
+        self.device = device
+        self.dtype = PRECISIONS[check_choice("precision", precision, tuple(PRECISIONS))]
+        self.compile = compile
+        self.cuda_graphs = cuda_graphs
+        self.backend = backend
+        if cuda_graphs and not (compile and device.type == "cuda"):
+            raise ValueError(f"cuda_graphs=True needs compile=True and a GPU; got compile={compile}, device={device}")
+        if compile and backend == "inductor":
+            _check_compiler()
+        self._compiled: dict[Loss, Loss] = {}
+
+    def __call__(self, loss: Loss, data: TensorDictBase) -> TensorDictBase:
+        """Computes a loss: a module, or a method of one, whose only argument is ``data``."""
+        with self.autocast():
+            out = (self._compiled_form(loss) if self.compile else loss)(data)
+        # The next run of a CUDA graph overwrites what the last one returned; metrics are read later.
+        return out.clone() if self.cuda_graphs else out
+
+    def autocast(self) -> torch.autocast:
+        """Returns the context of the precision; for float32, one that does nothing."""
+        # No cache of rounded weights: a network that is first called without gradients (to choose Rainbow's next
+        # action) and then with them would find the rounded weights that have none, and never learn.
+        return torch.autocast(
+            self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32, cache_enabled=False
+        )
+
+    def _compiled_form(self, loss: Loss) -> Loss:
+        if loss not in self._compiled:
+            # For one shape each: code for any shape would round in another way, and a resumed run meets shapes in
+            # another order.
+            options: dict[str, Any] = {}
+            if self.backend == "inductor":
+                options = {"options": {"fallback_random": True, "triton.cudagraphs": self.cuda_graphs}}
+            self._compiled[loss] = torch.compile(loss, backend=self.backend, dynamic=False, **options)
+        return self._compiled[loss]
+
+
+def _check_compiler() -> None:
+    named = os.environ.get("CXX")
+    if not any(shutil.which(name) for name in ([named] if named else ["g++", "clang++", "c++"])):
+        missing = f"CXX={named} is not there" if named else "neither g++ nor clang++ is there"
+        raise ValueError(f"compile=True needs a C++ compiler, and {missing}; install one, or leave compile out")
