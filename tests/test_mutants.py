@@ -33,6 +33,8 @@ RECONSTRUCTION = "tests/objectives/test_masked_reconstruction_task.py"
 PREDICTION = "tests/objectives/test_self_prediction_task.py"
 RESETS = "tests/agents/test_resets.py"
 STATISTICS = "tests/reports/test_statistics.py"
+BATCHES = "tests/training/test_batches.py"
+COMPUTING = "tests/recipes/test_computing.py"
 FAULTS_STOPPING = "tests/faults/test_stopping.py"
 FAULTS_DISK = "tests/faults/test_disk_and_records.py"
 LAUNCHERS = "tests/recipes/test_suite_launchers.py"
@@ -1423,6 +1425,55 @@ MUTANTS = [
         "        self.reads_batch = False\n",
         "",
         "tests/recipes/test_ppo_order.py",
+    ),
+    Mutant(
+        "compiled code has a shape for each number of zeros",
+        "objectives/masked_contrastive.py",
+        " and not torch.compiler.is_compiling()",
+        "",
+        f"{LOSS}::TestContracts::test_compile",
+    ),
+    Mutant(
+        "rounded weights without gradients are found again",
+        "agents/computing.py",
+        "cache_enabled=False",
+        "cache_enabled=True",
+        f"{COMPUTING}::TestBfloat16::test_is_close_to_float32[rainbow-mcurl]",
+    ),
+    Mutant(
+        "values are rounded to bfloat16",
+        "modules/heads.py",
+        "return full_precision(self.layers(torch.cat([latent, action], dim=-1)))",
+        "return self.layers(torch.cat([latent, action], dim=-1))",
+        f"{COMPUTING}::TestBfloat16::test_everything_that_stays_is_float32[sac]",
+    ),
+    Mutant(
+        "what was drawn ahead is not saved",
+        "training/batches.py",
+        """return {"generator": self.generator.get_state(), "drawn": drawn}""",
+        """return {"generator": self.generator.get_state(), "drawn": []}""",
+        f"{BATCHES}::test_saved_and_restored_with_what_was_drawn",
+    ),
+    Mutant(
+        "transforms of the thread draw from the global generator",
+        "training/batches.py",
+        "transform.generator = self.generator",
+        "pass",
+        f"{BATCHES}::test_the_same_numbers_each_time",
+    ),
+    Mutant(
+        "the thread goes on after the update",
+        "training/batches.py",
+        """with ThreadPoolExecutor(max_workers=1, thread_name_prefix="sample_ahead") as pool:""",
+        """with contextlib.nullcontext(ThreadPoolExecutor(1, thread_name_prefix="sample_ahead")) as pool:""",
+        f"{BATCHES}::TestThread",
+    ),
+    Mutant(
+        "settings that came later stop old runs",
+        "../recipes/resuming.py",
+        "{**CAME_LATER, **saved_config(directory)}",
+        "saved_config(directory)",
+        "tests/recipes/test_learner_runs.py::test_settings_of_a_resumed_run",
     ),
 ]
 
