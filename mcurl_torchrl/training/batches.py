@@ -6,12 +6,10 @@ import contextlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torch import nn
 
 from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.objectives import AuxiliaryTask
@@ -130,8 +128,9 @@ class Batches:
         for reader in self.buffer.readers:
             reader.set_rng(self.generator)
         for source in (self.task, *(reader.transform for reader in self.buffer.readers)):
-            for transform in _random_transforms(source):
-                transform.generator = self.generator
+            for module in source.modules():
+                if isinstance(module, RandomTransform):
+                    module.generator = self.generator
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -158,20 +157,6 @@ class Batches:
     def _unpacked(self, packed: tuple[dict[Any, Any], list[int]]) -> TensorDictBase:
         values, size = packed
         return copy_to(TensorDict(values, size, device="cpu"), self.device)
-
-
-def _random_transforms(source: Any) -> Iterator[RandomTransform]:
-    """Yields the random transforms in a module, and in the partial functions that its parts hold."""
-    if isinstance(source, partial):
-        for value in (source.func, *source.args, *source.keywords.values()):
-            yield from _random_transforms(value)
-    elif isinstance(source, nn.Module):
-        for module in source.modules():
-            if isinstance(module, RandomTransform):
-                yield module
-            for value in vars(module).values():
-                if isinstance(value, partial):
-                    yield from _random_transforms(value)
 
 
 def _packed(data: TensorDictBase) -> tuple[dict[Any, Any], list[int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from functools import partial
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from mcurl_torchrl import ContrastiveTask, FrameReplayBuffer, MaskedContrastiveT
 from mcurl_torchrl.objectives import AuxiliaryTask, NoTask
 from mcurl_torchrl.replay import PrioritizedTransitionSampler, copy_to
 from mcurl_torchrl.training import Batches
-from mcurl_torchrl.transforms import RandomIntensity, augment_with_intensity
+from mcurl_torchrl.transforms import make_augmentation
 
 CPU = torch.device("cpu")
 
@@ -201,12 +200,12 @@ def test_draws_from_the_global_generator_are_refused() -> None:
     make_batches(GlobalNoise, ahead=0).next()
 
 
-def test_transforms_in_partial_functions_are_found() -> None:
+def test_transforms_inside_of_augmentations_are_found() -> None:
     buffer = make_buffer()
-    augment = partial(augment_with_intensity, RandomCrop(16), RandomIntensity(0.1))
+    augment = make_augmentation("crop", crop_size=16, intensity_scale=0.1)
     task = make_task(buffer)
     task.read_slices(buffer, num_slices=1, slice_len=3, transform=RandomCrop(16))
-    task.more = augment  # as MLR and SPR hold theirs
+    task.more = augment  # as SPR holds its own
     task.sample = lambda batch: TensorDict({"views": augment(torch.ones(2, 3, 20, 20))})
     Batches(buffer, task, device=CPU, ahead=1).next()
 
