@@ -14,7 +14,17 @@ from typing import Any
 
 from recipes.command_line import BadCommand, did_you_mean
 from recipes.launchers import EXTRA
-from recipes.suites.processes import LOST, Launcher, Local, Process, append, first_line, run_to_its_end, signal_owner
+from recipes.suites.processes import (
+    LOST,
+    FoundByItsLock,
+    Launcher,
+    Local,
+    NotStarted,
+    Process,
+    append,
+    first_line,
+    run_to_its_end,
+)
 from recipes.suites.submitit_runs import Submitit
 
 
@@ -30,28 +40,22 @@ class Joblib:
         return JoblibRun(self._executor().submit(run_to_its_end, command, log, nice), log, run)
 
 
-class JoblibRun:
+class JoblibRun(FoundByItsLock):
     """A run in a worker of joblib."""
 
     def __init__(self, future: Any, log: Path, run: Path) -> None:
-        self._future, self._log, self._run = future, log, run
-        self._signal: int | None = None
+        super().__init__(log, run)
+        self._future = future
 
     def poll(self) -> int | None:
         if not self._future.done():
-            # It cannot be told before it works in its folder.
-            if self._signal is not None and signal_owner(self._run, self._signal):
-                self._signal = None
+            self._deliver()
             return None
         try:
             return self._future.result()
         except Exception as error:  # its worker has died; the recipe may live on, and is found by its lock
             append(self._log, first_line(error))
             return LOST
-
-    def send_signal(self, number: int) -> None:
-        self._signal = number
-        self.poll()
 
 
 class Ray:
@@ -67,10 +71,13 @@ class Ray:
         address = options.pop("address", None)
         # The suite tries a lost run again itself.
         self._task = ray.remote(run_to_its_end).options(**{"num_cpus": 1, "max_retries": 0, **options})
-        ray.init(address, log_to_driver=False, logging_level="warning", configure_logging=True)
+        ray.init(address, log_to_driver=False, logging_level="warning", ignore_reinit_error=True)
 
     def start(self, command: list[str], log: Path, *, run: Path, nice: int) -> Process:
-        return RayRun(self._task.remote(command, log, nice), log)
+        try:
+            return RayRun(self._task.remote(command, log, nice), log)
+        except Exception as error:
+            raise NotStarted(first_line(error)) from None
 
 
 class RayRun:

@@ -30,7 +30,15 @@ class Launcher(Protocol):
     """Starts runs."""
 
     def start(self, command: list[str], log: Path, *, run: Path, nice: int) -> Process:
-        """Starts a command whose output is added to a log, and which works in the folder of a run."""
+        """Starts a command whose output is added to a log, and which works in the folder of a run.
+
+        Raises:
+            OSError or NotStarted: if that is not possible, with the reason.
+        """
+
+
+class NotStarted(Exception):
+    """A cluster does not take a run; the message says why."""
 
 
 def start_process(command: list[str], log: Path, nice: int) -> subprocess.Popen:
@@ -72,6 +80,23 @@ def signal_owner(run: Path, number: int) -> bool:
             os.kill(int((run / ".lock").read_text()), number)
             return True
     return False
+
+
+class FoundByItsLock:
+    """A run on this machine that is no child of the suite: signals go to the process that has its folder's lock."""
+
+    def __init__(self, log: Path, run: Path) -> None:
+        self._log, self._run = log, run
+        self._signal: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        self._signal = number
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Called again and again: a process cannot be told before it works in its folder."""
+        if self._signal is not None and signal_owner(self._run, self._signal):
+            self._signal = None
 
 
 class Local:

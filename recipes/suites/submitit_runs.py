@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.requeueing import requeue
-from recipes.suites.processes import LOST, Process, append, first_line, signal_owner
+from recipes.suites.processes import LOST, FoundByItsLock, NotStarted, Process, append, first_line
 
 A_DAY = 24 * 60  # minutes that submitit asks for, where nothing else is said
 LOOK_INTO_QUEUE_SECONDS = 30.0
@@ -73,24 +73,30 @@ class Submitit:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             job = self._executor.submit(RecipeJob(command, log, nice))
+        except RuntimeError as error:  # submitit's own errors; sbatch says what it does not like
+            raise NotStarted(str(error).strip()) from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         append(log, f"job {job.job_id} of submitit; what it says itself: {job.paths.stderr}")
         return (SlurmRun if self._executor.cluster == "slurm" else LocalSubmititRun)(job, log, run)
 
 
-class LocalSubmititRun:
+class LocalSubmititRun(FoundByItsLock):
     """A job of submitit on this machine."""
 
     def __init__(self, job: Any, log: Path, run: Path) -> None:
-        self._job, self._log, self._run = job, log, run
-        self._signal: int | None = None
+        super().__init__(log, run)
+        self._job = job
 
     def poll(self) -> int | None:
         if not self._over():
-            if self._signal is not None and signal_owner(self._run, self._signal):
-                self._signal = None
+            self._deliver()
             return None
+        if not self._job.paths.result_pickle.exists():
+            append(
+                self._log, f"LostJob: job {self._job.job_id} ended without a result: it was killed, or its machine was"
+            )
+            return LOST
         try:
             return self._job.result()
         except Exception as error:
@@ -99,8 +105,7 @@ class LocalSubmititRun:
 
     def send_signal(self, number: int) -> None:
         """Others than SIGINT and SIGKILL would bring it back into the queue."""
-        self._signal = number if number == signal.SIGKILL else signal.SIGINT
-        self.poll()
+        super().send_signal(number if number == signal.SIGKILL else signal.SIGINT)
 
     def _over(self) -> bool:
         return self._job.done()
@@ -110,6 +115,7 @@ class SlurmRun(LocalSubmititRun):
     """A job of submitit in Slurm's queue, or on one of its nodes."""
 
     _next_look = 0.0
+    _missed = 0  # how often it was not in the queue
 
     def send_signal(self, number: int) -> None:
         job_id = self._job.job_id
@@ -132,4 +138,5 @@ class SlurmRun(LocalSubmititRun):
         except (OSError, subprocess.TimeoutExpired):
             return False
         unknown = "Invalid job id" in asked.stderr  # Slurm forgets what has ended
-        return unknown or (asked.returncode == 0 and not asked.stdout.strip())
+        self._missed += unknown or (asked.returncode == 0 and not asked.stdout.strip())
+        return self._missed > 1  # a result may take a while to be seen on this machine

@@ -16,7 +16,7 @@ from typing import Literal
 from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, StopRequested
 from recipes.command_line import quoted
 from recipes.suites.definition import PlannedRun
-from recipes.suites.processes import Launcher, Process
+from recipes.suites.processes import Launcher, NotStarted, Process
 from recipes.suites.provenance import RECIPES, now
 from recipes.suites.state import clear_unsaved, look, read_result
 
@@ -73,7 +73,7 @@ class Job:
             self.status = "running"
         except RunDirectoryInUse as error:
             self.status, self.reason = "elsewhere", str(error)
-        except OSError as error:
+        except (OSError, NotStarted) as error:
             self.status, self.reason = "failed", f"it could not be started: {error}"
 
     def end(self, code: int, retries: int, stopping: bool) -> None:

@@ -11,7 +11,7 @@ import pytest
 from mcurl_torchrl.training import RunDirectory
 from recipes import suite as script
 from tests.recipes.test_launcher_faults import assert_same, process_of, undisturbed  # noqa: F401
-from tests.recipes.test_suite_runs import LONG, experiment, finished, meanwhile, resumed, run_of, write
+from tests.recipes.test_suite_runs import LONG, experiment, finished, meanwhile, resumed, run_of, wait_for, write
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +38,8 @@ def test_a_run_and_a_worker_are_killed(launcher, runs, undisturbed, tmp_path: Pa
 
     def kill() -> None:
         os.kill(process_of(runs[0]), signal.SIGKILL)
+        log = runs[0].path.with_name("rad-seed1.log")
+        wait_for(lambda: log.read_text().count("sac_mcurl.py") == 2)  # the suite has noticed
         os.kill(parent_of(process_of(runs[1])), signal.SIGKILL)  # the run itself goes on
 
     with meanwhile(kill):
@@ -60,7 +62,7 @@ def test_a_run_of_submitit_is_preempted_and_another_is_killed(runs, undisturbed,
         assert script.main(command) == 0
     said = capsys.readouterr().out
     assert said.count("started   sac_mcurl/gym/rad-seed1") == 1  # submitit itself started it again
-    assert "again     sac_mcurl/gym/rad-seed2  UncompletedJobError: Job " in said
+    assert "again     sac_mcurl/gym/rad-seed2  LostJob: job " in said
     assert resumed(runs[0]) == 1 and resumed(runs[1]) == 1
     assert_same(runs, undisturbed)
 
