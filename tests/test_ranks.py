@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from torchrl.data import LazyTensorStorage
 
+from mcurl_torchrl import FrameReplayBuffer
 from mcurl_torchrl.ranks import ALONE, DistributedRanks, Ranks, join_ranks
 from tests import ranks_at_work as work
 from tests.two_ranks import on_ranks
@@ -90,12 +92,21 @@ def test_each_rank_reads_its_share_of_the_same_draw() -> None:
                 assert torch.equal(ours[key], expected[key]), key
 
 
-@pytest.mark.parametrize(("name", "size"), [("batch_size", 129), ("num_slices", 3)])
-def test_a_batch_that_cannot_be_shared_is_refused(name: str, size: int) -> None:
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"batch_size": 129}, "batch_size=129 cannot be shared by 2 ranks in equal parts"),
+        ({"batch_size": 4, "prefetch": 3}, "prefetch=3 with 2 ranks"),
+    ],
+)
+def test_what_two_ranks_cannot_share_is_refused(options: dict[str, int], reason: str) -> None:
     ranks = Ranks()
     ranks.count = 2
-    with pytest.raises(ValueError, match=f"{name}={size} cannot be shared by 2 ranks"):
-        ranks.share_of(name, size)
+    with pytest.raises(ValueError, match=reason):
+        FrameReplayBuffer(storage=LazyTensorStorage(10), ranks=ranks, **options)
+    buffer = FrameReplayBuffer(storage=LazyTensorStorage(10), ranks=ranks)
+    with pytest.raises(ValueError, match="num_slices=3 cannot be shared by 2 ranks"):
+        buffer.slices(num_slices=3, slice_len=4)
 
 
 # -- the ranks themselves ----------------------------------------------------------------------------------------------

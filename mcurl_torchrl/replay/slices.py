@@ -54,6 +54,10 @@ class FrameView(TensorDictReplayBuffer):
             ranks.share_of(name, size)
         if str(self.storage.device) != "cpu":
             raise ValueError(f"the storage is on {self.storage.device}; ranks that share batches need it on the CPU")
+        if prefetch := internals.prefetch_limit(self):  # threads would draw in another order on each rank
+            raise ValueError(
+                f"prefetch={prefetch} with {ranks.count} ranks, which must draw in one order; leave it out"
+            )
         self.ranks = ranks
         internals.set_generator(self.sampler, ranks.generator)
 
