@@ -36,6 +36,8 @@ STATISTICS = "tests/reports/test_statistics.py"
 BATCHES = "tests/training/test_batches.py"
 COMPUTING = "tests/recipes/test_computing.py"
 FAULTS_STOPPING = "tests/faults/test_stopping.py"
+PACKED = "tests/training/test_policy_folders.py"
+LISTING = "tests/recipes/test_listing_runs.py"
 FAULTS_DISK = "tests/faults/test_disk_and_records.py"
 LAUNCHERS = "tests/recipes/test_suite_launchers.py"
 RANKS = "tests/test_ranks.py"
@@ -1474,6 +1476,41 @@ MUTANTS = [
         "{**CAME_LATER, **saved_config(directory)}",
         "saved_config(directory)",
         "tests/recipes/test_learner_runs.py::test_settings_of_a_resumed_run",
+    ),
+    Mutant(
+        "a packed policy has the weights that it was built with",
+        "training/policies.py",
+        "policy.network.load_state_dict(state)",
+        "pass",
+        f"{PACKED}::test_it_acts_as_before",
+    ),
+    Mutant(
+        "a packed policy forgets the bounds of its actions",
+        "training/policies.py",
+        "padding=self.padding, **self._raw)",
+        "padding=self.padding)",
+        f"{PACKED}::test_it_acts_as_before",
+    ),
+    Mutant(
+        "a run that was resumed after it failed is still listed as failed",
+        "../recipes/runs.py",
+        "starts = [manifest, *manifest.get(",
+        "starts = [manifest] or [*manifest.get(",
+        f"{LISTING}::test_states",
+    ),
+    Mutant(
+        "compare swaps the runs",
+        "../recipes/compare.py",
+        "mean = sum(theirs[at] - ours[at]",
+        "mean = sum(ours[at] - theirs[at]",
+        f"{LISTING}::test_compare_says_settings_code_and_curves",
+    ),
+    Mutant(
+        "the command forgets its words",
+        "../recipes/console.py",
+        'words[:] = ["mcurl", *arguments[:count]]',
+        "pass",
+        "tests/recipes/test_console.py::test_a_wrong_command_needs_no_torch",
     ),
 ]
 

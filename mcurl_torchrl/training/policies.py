@@ -100,9 +100,10 @@ class FramePolicy(nn.Module):
         if image_shape is not None and layout_of(image_shape) is None:
             raise ValueError(f"image_shape={list(image_shape)}; it must be [H, W], [H, W, C] or [C, H, W]")
         self._bounds = _read_bounds(action_low, action_high, action_dtype)
-        self._raw = {"image_shape": image_shape, "action_low": action_low, "action_high": action_high}
-        self._raw = {key: list(value) for key, value in self._raw.items() if value is not None}
-        self._raw |= {} if action_low is None else {"action_dtype": action_dtype}
+        raw = {"image_shape": image_shape, "action_low": action_low, "action_high": action_high}
+        self._raw: dict[str, Any] = {key: list(value) for key, value in raw.items() if value is not None}
+        if action_low is not None:
+            self._raw["action_dtype"] = action_dtype
         self._stack = FrameStack(num_frames, padding=padding)
 
     def describe(self, network: Policy) -> dict[str, Any]:
