@@ -56,16 +56,19 @@ def heading(a: Run, b: Run) -> list[str]:
 
 
 def settings(a: Run, b: Run) -> list[str]:
-    """Lists what differs: settings that change what is learned, then the others, then the code."""
-    from recipes.reports.groups import NOT_SET, compared, differing_keys
+    """Lists what differs: settings that change what is learned, then others, those of one run only, and the code."""
+    from recipes.reports.groups import compared, differing_keys
 
     learned = set(differing_keys([compared(a), compared(b)]))
     differing = sorted(differing_keys([a.settings, b.settings]), key=lambda key: (key not in learned, key))
     lines = [
-        f"  {key}: {a.settings.get(key, NOT_SET)} | {b.settings.get(key, NOT_SET)}"
-        + ("" if key in learned else "  (not what is learned, but for chance)")
+        f"  {key}: {a.settings[key]} | {b.settings[key]}" + ("" if key in learned else "  (no effect but by chance)")
         for key in differing
+        if key in a.settings and key in b.settings
     ]
+    for letter, run, other in (("A", a, b), ("B", b, a)):
+        if own := [f"{key}={run.settings[key]}" for key in differing if key not in other.settings]:
+            lines.append(f"  only {letter} has {', '.join(own)}")
     lines = ["settings that differ (A | B):", *lines] if lines else ["all settings are the same"]
     codes = [", ".join(dict.fromkeys((commit or "not known")[:9] for commit in run.commits)) for run in (a, b)]
     return [*lines, f"code: commit {codes[0]} in both" if codes[0] == codes[1] else f"code: {codes[0]} | {codes[1]}"]

@@ -82,6 +82,13 @@ def test_a_wrong_command_needs_no_torch(tmp_path: Path, arguments: str, said: st
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_missing_hydra_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library is installed without the recipes' packages, but the command is there."""
+    monkeypatch.setitem(sys.modules, "hydra", None)
+    with pytest.raises(SystemExit, match=r"Hydra is missing: pip install 'mcurl-torchrl\[recipes\]'"):
+        console.main(["runs"])
+
+
 def test_bash_completes_words_and_settings(tmp_path: Path) -> None:
     """In a real bash, with the function that the command installs."""
     (tmp_path / "mcurl").write_text(f"#!{sys.executable}\nfrom recipes.console import main\nmain()\n")

@@ -85,13 +85,23 @@ def test_compare_says_settings_code_and_curves(tmp_path: Path, capsys: pytest.Ca
     start = said.index("settings that differ (A | B):")
     assert said[start + 1 : start + 5] == [
         "  rainbow.n_step: 20 | 3",
-        "  seed: 1 | 2  (not what is learned, but for chance)",
-        "  threads: None | 1  (not what is learned, but for chance)",
+        "  seed: 1 | 2  (no effect but by chance)",
+        "  threads: None | 1  (no effect but by chance)",
         "code: aaaaaaaaa | bbbbbbbbb",
     ]
     assert said[-3].split() == ["100,000", "100.0", "200.0", "+100.0"]
     assert said[-2] == "over 6 evaluations, B is +50.0 from A on average"  # 0, 20, ... 100 below 0, 40, ... 200
     assert said[-1] == "a return of 100.0, which both reached: A at 100,000 env steps, B at 60,000"
+
+
+def test_compare_says_which_settings_one_of_them_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "a", "env=Pong", "algo=rainbow")
+    write_run(tmp_path / "b", "env=Pong")
+    compare.main([str(tmp_path / "a"), str(tmp_path / "b")])
+    said = capsys.readouterr().out.splitlines()
+    assert "  algo_name: rainbow | mcurl" in said
+    (line,) = (line for line in said if line.startswith("  only "))
+    assert line.startswith("  only B has ") and "objective.mask_ratio=0.5" in line
 
 
 def test_compare_of_the_same_and_of_other_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
