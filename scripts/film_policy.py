@@ -1,6 +1,6 @@
 """Films a trained Atari policy in colour, as a GIF for a page: it sees grey frames of 84x84, the reader the game.
 
-python scripts/film_policy.py RUN_DIR --game RoadRunner --out docs/roadrunner.gif --seconds 12
+python scripts/film_policy.py recipes/policies/roadrunner --game RoadRunner --out docs/roadrunner.gif --seconds 12
 """
 
 from __future__ import annotations
