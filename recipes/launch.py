@@ -90,8 +90,10 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
         try:
             job(cfg)
         except BadCommand as error:
-            with contextlib.suppress(OSError):  # It is not empty where there was a run before.
-                Path(HydraConfig.get().runtime.output_dir).rmdir()
+            folder = Path(HydraConfig.get().runtime.output_dir)
+            if folder.resolve() != Path.cwd():  # which is the user's own, also where it is empty
+                with contextlib.suppress(OSError):  # It is not empty where there was a run before.
+                    folder.rmdir()
             sys.exit(f"{program()}: {error}")
         except Exception as error:
             explain(Path(HydraConfig.get().runtime.output_dir), error)

@@ -136,6 +136,12 @@ def test_a_stopped_run_says_how_to_go_on_in_the_words_that_started_it(
     assert how_to_go_on(directory).endswith(f"\n  mcurl train sac resume={tmp_path}")
 
 
+def test_a_refused_play_leaves_the_current_folder_alone(tmp_path: Path) -> None:
+    done = mcurl(tmp_path, "play", "roadrunner", "device=nonsense")
+    assert done.returncode == 1 and "mcurl play: device=nonsense cannot be used here" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_the_command_trains_what_the_script_trains(tmp_path: Path) -> None:
     from tests.recipes.running import SMALL, RunDirectory, results
