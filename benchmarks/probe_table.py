@@ -151,27 +151,32 @@ def text(estimate: Estimate) -> str:
     return f"{estimate.value:.3f}{interval}"
 
 
+def grid(found: dict[str, dict[str, Estimate]]) -> list[str]:
+    """Returns the rows of a table in Markdown, one for each method."""
+    lines = [f"| | {' | '.join(TASKS)} | mean of the tasks |", "|" + "---|" * (len(TASKS) + 2)]
+    for method, by_task in found.items():
+        lines.append(f"| {method} | {' | '.join(text(by_task[task]) for task in (*TASKS, 'mean'))} |")
+    return lines + [f"| {method} | {why} |{' |' * len(TASKS)}" for method, why in NOT_THERE.items()]
+
+
 def page(rows: list[dict[str, object]]) -> str:
     """Returns the table in Markdown, the settings beside it."""
-    seeds = sorted({row["seed"] for row in rows})
+    planned = len(list(missing([])))
     lines = [
         "# What a linear probe reads off encoders of DMControl",
         "",
         "The error of a linear probe, in deviations of the simulator's state (lower is better), after"
         f" {UPDATES} updates of {OBSERVATIONS} observations on {STEPS} agent steps of random play.",
-        f"Means of {len(seeds)} seeds ({', '.join(map(str, seeds))}) with Student's 95 % intervals.",
-        "All encoders are scored on the same fresh frames.",
+        f"Means of the seeds that are whole ({', '.join(map(str, SEEDS))} are planned), with Student's 95 % intervals.",
+        f"All encoders are scored on the same fresh frames. {len(rows)} of {planned} runs are there.",
         "How it is measured: [pre-training](../../../docs/pretraining.md).",
         "",
     ]
     for column, title in (("error", "Error"), ("r2", "Explained variance (R2; higher is better)")):
-        lines += [f"## {title}", "", f"| | {' | '.join(TASKS)} | mean of the tasks |", "|" + "---|" * (len(TASKS) + 2)]
-        found = estimates(rows, column)
-        for method, by_task in found.items():
-            lines.append(f"| {method} | {' | '.join(text(by_task[task]) for task in (*TASKS, 'mean'))} |")
-        lines += [f"| {method} | {why} |{' |' * len(TASKS)}" for method, why in NOT_THERE.items()]
-        lines.append("")
-    lines += ["![The errors](plot.png)", "", "## What was run", ""]
+        if found := estimates(rows, column):
+            lines += [f"## {title}", "", *grid(found), ""]
+    lines += ["![The errors](plot.png)", ""] if found else []
+    lines += ["## What was run", ""]
     lines += ["Declared in `benchmarks/probe_table.py`, and committed, before the first run:", ""]
     lines += [f"- {method}: {meaning}" for method, meaning in METHODS.items()]
     lines += [
@@ -219,9 +224,11 @@ def main() -> None:
     table = Table(FOLDER / "results.csv")
     if not parser.parse_args().table:
         run(table)
-    rows = read(table.path)
+    rows = read(table.path) if table.path.is_file() else []
+    FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / "README.md").write_text(page(rows), encoding="utf-8")
-    draw(rows, FOLDER / "plot.png")
+    if estimates(rows, "error"):
+        draw(rows, FOLDER / "plot.png")
     print(page(rows))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "benchmarks" / "results"
 PAGES = ("report.md", "README.md")  # what recipes/report.py wrote; else what somebody wrote
+DECLARED = ("probe_table",)  # folders that are no suite, and were declared like one
 SHOWN = {".png", ".svg", ".gif", ".md", ".csv", ".html"}
 
 
@@ -33,11 +34,12 @@ def with_pages() -> list[tuple[Path, str]]:
 
 def page() -> str:
     """The list of all results."""
-    suites = [(page, title) for page, title in with_pages() if page.name == "report.md"]
-    others = [(page, title) for page, title in with_pages() if page.name != "report.md"]
+    found = with_pages()
+    suites = [(page, title) for page, title in found if page.name == "report.md" or page.parent.name in DECLARED]
+    others = [pair for pair in found if pair not in suites]
     lines = ["# Results", ""]
     lines += ["Everything here is a folder of `benchmarks/results/` with its commands, settings and numbers.", ""]
-    lines += ["## Suites", ""]
+    lines += ["## Suites and tables", ""]
     if suites:
         lines += ["Declared before they were run, several seeds, with intervals.", ""]
         lines += [f"- [{title}]({page.parent.name}/index.md)" for page, title in suites]

@@ -173,7 +173,7 @@ def first_comment(text: str) -> str:
 def groups() -> list[str]:
     """The files behind `preset=`, `reference=`, `algo=` and `env=`, and what each sets."""
     lines = ["## Groups", "", "One word chooses a file, which sets several keys.", ""]
-    for group in ("preset", "reference", "algo"):
+    for group in ("preset", "reference", "algo", "augmentation"):
         for file in sorted(CONF.glob(f"*/{group}/*.yaml")):
             text = file.read_text(encoding="utf-8")
             lines += [f"### `{group}={file.stem}` ({file.parent.parent.name})", "", first_comment(text), ""]

@@ -30,7 +30,7 @@ def read(folder: Path, text: str, **changes):
 
 @pytest.mark.parametrize(
     ("name", "runs"),
-    [("atari26", 26 * 3 * 5), ("dmc16", 16 * 3 * 5), ("dmc6", 6 * 3 * 5), ("cpu_small", 45), ("smoke", 4)],
+    [("atari26", 26 * 4 * 5), ("dmc16", 16 * 4 * 5), ("dmc6", 6 * 4 * 5), ("cpu_small", 48), ("smoke", 4)],
 )
 def test_the_suites_that_are_there(name: str, runs: int):
     suite = read_suite(find_suite(name), {})
