@@ -13,10 +13,12 @@ from tensordict import TensorDict
 from torchrl.data import Bounded, Categorical
 
 from mcurl_torchrl import FrameReplayBuffer
+from mcurl_torchrl.training import RunDirectory
 from mcurl_torchrl.transforms import KEY_VIEW, QUERY_VIEW, make_augmentation
 from recipes import launch, ppo_mcurl, rainbow_mcurl, resuming, sac_mcurl
 from recipes.command_line import MOVED
 from recipes.old_settings import as_of_today
+from recipes.reports.runs import find_runs
 from recipes.schema import PPORecipeConfig, RainbowRecipeConfig, SACRecipeConfig
 from tests.recipes import running
 from tests.recipes.test_objective_updates import SIZES, fill
@@ -179,6 +181,13 @@ def test_a_run_of_an_earlier_version_has_the_settings_of_today() -> None:
     assert not [key for key in changed if "augmentation" in key]
     assert "rainbow.augmentation" in dict(resuming.differences(old, now))
     assert as_of_today(now) is now
+
+
+def test_old_runs_are_resumed_and_reported_with_the_settings_of_today() -> None:
+    folder = RESULTS / "atari_cpu/rainbow_mcurl/RoadRunner/rainbow-seed1"
+    assert resuming.saved_config(RunDirectory(folder))["augmentation"]["views"] == "curl_shift"
+    (run,) = find_runs([folder]).runs
+    assert run.settings["augmentation.batch"] == "none" and "rainbow.augmentation" not in run.settings
 
 
 @pytest.mark.parametrize(
