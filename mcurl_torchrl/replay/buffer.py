@@ -26,7 +26,7 @@ from mcurl_torchrl.replay.step_reader import StepReader
 from mcurl_torchrl.replay.transition_sampler import PrioritizedTransitionSampler, TransitionSampler, bind_sampler
 from mcurl_torchrl.replay.transitions import FrameWindows
 from mcurl_torchrl.replay.windows import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY, Rows
-from mcurl_torchrl.replay.writer import FrameWriter, check_storage
+from mcurl_torchrl.replay.writer import FrameWriter, check_num_columns, check_storage
 from mcurl_torchrl.stacking import PADDINGS
 
 __all__ = ["FrameReplayBuffer"]
@@ -53,8 +53,10 @@ class FrameReplayBuffer(FrameView):
     Keyword Args:
         storage (LazyTensorStorage): an unused :class:`~torchrl.data.LazyTensorStorage` (in memory) or
             :class:`~torchrl.data.LazyMemmapStorage` (on disk). ``ndim=1`` is for one environment, ``ndim=2`` for a
-            batch of environments: then steps are ``[environments, time]``, and each environment gets its own ring. An
-            episode of L steps takes L + 1 rows of the storage.
+            batch of environments: then steps are ``[environments, time]``, and each environment gets its own ring, a
+            column of the storage. An episode of L steps takes L + 1 rows of the storage.
+        num_columns (int, optional): the number of rings of a storage of ``ndim=2``. Defaults to None: as many as the
+            first steps have environments. It is needed where several writers each write their own columns.
         num_frames (int): K, the frames of an observation. Defaults to 1.
         n_step (int): the number of steps over which rewards are summed. Defaults to 1.
         gamma (float): the discount of the rewards. Defaults to 0.99.
@@ -126,6 +128,7 @@ class FrameReplayBuffer(FrameView):
         self,
         *,
         storage: LazyTensorStorage,
+        num_columns: int | None = None,
         num_frames: int = 1,
         n_step: int = 1,
         gamma: float = 0.99,
@@ -149,6 +152,8 @@ class FrameReplayBuffer(FrameView):
             raise ValueError(f"gamma={gamma}; it must be between 0 and 1")
         if batch_size is not None:
             batch_size = check_count("batch_size", batch_size)
+        if num_columns is not None:
+            check_num_columns(num_columns, storage)
         self.num_frames = check_count("num_frames", num_frames)
         self.n_step = check_count("n_step", n_step)
         self.gamma = gamma
@@ -168,7 +173,7 @@ class FrameReplayBuffer(FrameView):
         super().__init__(
             storage=storage,
             sampler=bind_sampler(TransitionSampler() if sampler is None else sampler, self.num_frames, self.n_step),
-            writer=FrameWriter(self._reader),
+            writer=FrameWriter(self._reader, num_columns),
             batch_size=batch_size,
             prefetch=prefetch,
             transform=transform,
@@ -281,26 +286,36 @@ class FrameReplayBuffer(FrameView):
         self,
         tensordicts: TensorDictBase | Mapping[Any, Any],
         *,
+        columns: int | Sequence[int] | None = None,
         valid: Any = None,
         update_priority: bool | None = None,
     ) -> Tensor:
         """Writes steps ``[time]``, or ``[environments, time]`` for a storage of ``ndim=2``.
 
+        Several writers share a buffer if each writes columns of its own: their steps may come in any order and in
+        pieces of any length, and no sample mixes them. Such a buffer needs ``num_columns``.
+
         Args:
             tensordicts (TensorDictBase or dict): the steps; a dictionary may hold NumPy arrays.
 
         Keyword Args:
+            columns (int or sequence of int, optional): the columns to write, in a storage of ``ndim=2``: one for steps
+                ``[time]``, or one for each environment of steps ``[environments, time]``. The other columns stay as
+                they are. Defaults to None: all columns.
             valid (bool array, optional): which steps to write, of the steps' batch size; see :meth:`add`.
             update_priority (bool, optional): taken for TorchRL's sake; new rows get the largest priority so far.
 
         Returns:
             The storage index of the rows written, one more than steps for each episode that ended.
         """
-        steps = self._check_steps("extend", tensordicts, ["environments", "time"][-self.storage.ndim :])
+        ndim = 1 if isinstance(columns, int) else self.storage.ndim
+        steps = self._check_steps("extend", tensordicts, ["environments", "time"][-ndim:])
         valid = None if valid is None else self._check_valid(valid, steps)
+        if isinstance(columns, int):
+            columns, steps, valid = [columns], steps.unsqueeze(0), None if valid is None else valid.unsqueeze(0)
         if self.dim_extend:
             steps, valid = steps.transpose(self.dim_extend, 0), None if valid is None else valid.T
-        return self._write(steps, valid=valid)
+        return self._write(steps, valid=valid, columns=columns)
 
     def add(
         self,
@@ -368,12 +383,19 @@ class FrameReplayBuffer(FrameView):
             )
         return valid
 
-    def _write(self, steps: TensorDictBase, *, one_step: bool = False, valid: Tensor | None = None) -> Tensor:
+    def _write(
+        self,
+        steps: TensorDictBase,
+        *,
+        one_step: bool = False,
+        valid: Tensor | None = None,
+        columns: Sequence[int] | None = None,
+    ) -> Tensor:
         """Writes steps, time first, or one step without a time dimension."""
         if len(self.transform):
             steps = self.transform.inv(steps)
         with internals.locked(self):
-            flat, final = self.writer.write_one(steps) if one_step else self.writer.write(steps, valid)
+            flat, final = self.writer.write_one(steps) if one_step else self.writer.write(steps, valid, columns)
             if not len(flat):
                 return torch.zeros(0, *[2] * (self.storage.ndim - 1), dtype=torch.int64)
             if isinstance(self.sampler, PrioritizedTransitionSampler):
