@@ -21,7 +21,17 @@ from torchrl.envs import EnvBase, RewardClipping, TransformedEnv
 from mcurl_torchrl import AuxiliaryTask, FrameReplayBuffer, make_atari_env, make_dmc_env, make_pixel_env
 from mcurl_torchrl.agents import RainbowAgent, Resets, SACAgent
 from mcurl_torchrl.modules import start_encoder_from
-from recipes.schema import EncoderConfig, EncoderStartConfig, EnvConfig, ReplayConfig, ResetsConfig, check_env
+from mcurl_torchrl.training import InlineSource
+from recipes.schema import (
+    CollectorConfig,
+    EncoderConfig,
+    EncoderStartConfig,
+    EnvConfig,
+    RecipeConfig,
+    ReplayConfig,
+    ResetsConfig,
+    check_env,
+)
 
 
 def make_env(env: EnvConfig, *, training: bool) -> EnvBase:
@@ -120,6 +130,35 @@ def make_storage(replay: ReplayConfig, directory: Path, *, ndim: int = 1) -> Laz
     folder = directory / "replay_storage"
     shutil.rmtree(folder, ignore_errors=True)  # of a killed process; a resumed run takes its rows from the checkpoint
     return ReservedMemmapStorage(replay.capacity, scratch_dir=folder, ndim=ndim)
+
+
+# -- collecting --------------------------------------------------------------------------------------------------------
+
+
+def num_columns(collector: CollectorConfig) -> int:
+    """Returns the number of environments that train at once: each has a ring, a column of the replay, of its own."""
+    return collector.envs_per_worker
+
+
+def check_collector(cfg: RecipeConfig) -> None:
+    """Refuses steps and rows that cannot be shared out among the environments."""
+    columns, total = num_columns(cfg.collector), cfg.total_env_steps // cfg.env.action_repeat
+    if total % cfg.collector.envs_per_worker:
+        raise ValueError(
+            f"total_env_steps={cfg.total_env_steps} are {total} agent steps; "
+            f"collector.envs_per_worker={cfg.collector.envs_per_worker} must divide them"
+        )
+    if cfg.replay.capacity % columns or cfg.replay.capacity < 2 * columns:
+        raise ValueError(
+            f"replay.capacity={cfg.replay.capacity}; it must be a multiple of {columns}, the number of environments "
+            "that the collector has, with at least 2 rows for each"
+        )
+
+
+def make_source(cfg: RecipeConfig, env: EnvBase, agent: SACAgent | RainbowAgent, buffer: FrameReplayBuffer) -> Any:
+    """Makes what collects steps: in ``env``, and in more of its kind where the config asks for several."""
+    more = [make_env(cfg.env, training=True) for _ in range(cfg.collector.envs_per_worker - 1)]
+    return InlineSource([env, *more], agent.explore, buffer, seed=cfg.seed, observation_key=cfg.env.observation)
 
 
 def start_encoder(encoder: nn.Module, start: EncoderConfig | EncoderStartConfig, *, objective: str) -> None:

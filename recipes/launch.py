@@ -47,7 +47,7 @@ from recipes.schema import check_env
 COUNTS = (
     *("env.action_repeat", "threads", "checkpoint.interval_agent_steps", "checkpoint.keep_last"),
     *("evaluation.interval_env_steps", "evaluation.episodes", "evaluation.final_episodes", "evaluation.num_envs"),
-    "logging.interval_agent_steps",
+    *("logging.interval_agent_steps", "collector.envs_per_worker"),
 )
 
 Train = Callable[[Any, TrainingRun], None]

@@ -23,25 +23,37 @@ from mcurl_torchrl import CenterCrop, FrameReplayBuffer, LatentSAC, RandomCrop
 from mcurl_torchrl.agents import SACAgent
 from mcurl_torchrl.checks import check_choice
 from mcurl_torchrl.modules import GaussianPolicy
-from mcurl_torchrl.training import EpisodeStream, TrainingRun, seed_everything
-from recipes.building import check_actions, make_env, make_storage, make_task, section, start_encoder, use_resets
+from mcurl_torchrl.training import TrainingRun, seed_everything
+from recipes.building import (
+    check_actions,
+    check_collector,
+    make_env,
+    make_source,
+    make_storage,
+    make_task,
+    num_columns,
+    section,
+    start_encoder,
+    use_resets,
+)
 from recipes.launch import recipe
 
 
 def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
+    check_collector(cfg)
     check_steps(cfg)
     seed_everything(cfg.seed)
     env, evaluation_env = (make_env(cfg.env, training=training) for training in (True, False))
     buffer = make_replay(cfg, run.directory.path)
     agent = make_agent(cfg, env, buffer, run.device)
-    stream = EpisodeStream(env, seed=cfg.seed, observation_key=cfg.env.observation)
-    run.track(agent.policy, replay=buffer, shown=agent.task.shown, stream=stream, **agent.components())
+    source = make_source(cfg, env, agent, buffer)
+    run.track(agent.policy, replay=buffer, shown=agent.task.shown, stream=source, **agent.components())
 
     run.begin(agent.exploit, evaluation_env)
     for step in run.agent_steps():
         agent.begin_step(step)
         with run.timed("env"):
-            buffer.add(stream.step(agent.explore))
+            source.collect(step)
         for _ in range(agent.updates_due(step)):
             with run.timed("sample"):
                 batch = buffer.sample().to(run.device)
@@ -49,7 +61,7 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
             with run.timed("update"):
                 metrics = agent.update(batch, views, measure=run.log_due(step))
             run.record(step, metrics)
-        run.record(step, agent.end_step(step), episode_return=stream.last_return)
+        run.record(step, agent.end_step(step), episode_return=source.last_return)
         run.finish_step(step, agent.exploit, evaluation_env)
 
 
@@ -70,7 +82,8 @@ def make_replay(cfg: SACRecipeConfig, directory: Path) -> FrameReplayBuffer:
     crop = crops[check_choice("encoder.augmentation", cfg.encoder.augmentation, tuple(crops))]
     with section("sac"):
         return FrameReplayBuffer(
-            storage=make_storage(cfg.replay, directory),
+            storage=make_storage(cfg.replay, directory, ndim=1 if num_columns(cfg.collector) == 1 else 2),
+            num_columns=num_columns(cfg.collector),
             num_frames=cfg.env.num_frames if pixels else 1,
             pixels_key=cfg.env.observation,
             frame_dtype=torch.uint8 if pixels else torch.float32,
@@ -114,9 +127,9 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
         target_encoder=losses.target_encoder,
         action_spec=env.action_spec,
     )
-    if sac.random_agent_steps < task.steps_before_sampling:
+    if sac.random_agent_steps < (least := task.steps_before_sampling * num_columns(cfg.collector)):
         raise ValueError(
-            f"sac.random_agent_steps={sac.random_agent_steps}; it must be at least {task.steps_before_sampling}, to "
+            f"sac.random_agent_steps={sac.random_agent_steps}; it must be at least {least}, to "
             "fill the first batch of the auxiliary task"
         )
     with section("sac"):

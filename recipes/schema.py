@@ -167,6 +167,13 @@ class ReplayConfig:
 
 
 @dataclass
+class CollectorConfig:
+    """Where the environments of training are, and how many of them."""
+
+    envs_per_worker: int = 1  # that act side by side, in one forward pass
+
+
+@dataclass
 class EvaluationConfig:
     interval_env_steps: int = 20_000  # between two evaluations
     episodes: int = 10  # in an evaluation
@@ -196,6 +203,7 @@ class RecipeConfig:
     """The keys that all recipes have; launch.py reads them."""
 
     replay: ReplayConfig = field(default_factory=ReplayConfig)
+    collector: CollectorConfig = field(default_factory=CollectorConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)

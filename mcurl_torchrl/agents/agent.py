@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from mcurl_torchrl.agents.explorers import Explorer
 from mcurl_torchrl.modules import Policy
 from mcurl_torchrl.objectives import AuxiliaryTask
 
@@ -25,11 +26,13 @@ class Agent(ABC):
 
     Attributes:
         policy (Policy): the part that is left when training is over.
+        explorer (Explorer): what acts in training; a copy of it acts in a worker process.
         task (AuxiliaryTask): the auxiliary task.
         first_update_step (int): the agent step of the first update.
     """
 
     policy: Policy
+    explorer: Explorer
     task: AuxiliaryTask
     first_update_step: int
 
@@ -44,7 +47,7 @@ class Agent(ABC):
 
     @abstractmethod
     def explore(self, observation: Tensor) -> Tensor:
-        """Returns the action for one observation in training, on the CPU."""
+        """Returns the action for one observation in training, or ``[n, ...]`` for several ``[n, ...]``, on the CPU."""
 
     @abstractmethod
     def exploit(self, observations: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from mcurl_torchrl.training.allocator import keep_freed_pages
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, CheckpointNotSaved, Checkpoints
+from mcurl_torchrl.training.collecting import InlineSource
 from mcurl_torchrl.training.curves import plot_learning_curve
 from mcurl_torchrl.training.episodes import EnvironmentFailed, EpisodeStream, ReplayedDifferently
 from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluations
@@ -27,6 +28,7 @@ __all__ = [
     "EpisodeStreams",
     "Evaluation",
     "FramePolicy",
+    "InlineSource",
     "ProbeData",
     "ProbeScore",
     "Progress",
