@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from torchrl.envs import EnvBase, RewardClipping, TransformedEnv
 from mcurl_torchrl import AuxiliaryTask, FrameReplayBuffer, make_atari_env, make_dmc_env, make_pixel_env
 from mcurl_torchrl.agents import RainbowAgent, Resets, SACAgent
 from mcurl_torchrl.modules import start_encoder_from
-from mcurl_torchrl.training import InlineSource
+from mcurl_torchrl.training import InlineSource, WorkerSource
 from recipes.schema import (
     CollectorConfig,
     EncoderConfig,
@@ -137,12 +138,22 @@ def make_storage(replay: ReplayConfig, directory: Path, *, ndim: int = 1) -> Laz
 
 def num_columns(collector: CollectorConfig) -> int:
     """Returns the number of environments that train at once: each has a ring, a column of the replay, of its own."""
-    return collector.envs_per_worker
+    return collector.envs_per_worker * (1 if collector.backend == "inline" else collector.num_workers)
+
+
+def storage_ndim(collector: CollectorConfig) -> int:
+    """Returns 1 for the plain ring of one environment in this process, 2 for columns."""
+    return 1 if collector.backend == "inline" and collector.envs_per_worker == 1 else 2
 
 
 def check_collector(cfg: RecipeConfig) -> None:
     """Refuses steps and rows that cannot be shared out among the environments."""
     columns, total = num_columns(cfg.collector), cfg.total_env_steps // cfg.env.action_repeat
+    if cfg.collector.backend == "inline" and cfg.collector.num_workers > 1:
+        raise ValueError(
+            f"collector.num_workers={cfg.collector.num_workers} needs collector.backend=process or ray; in this "
+            "process, collector.envs_per_worker is the number of environments"
+        )
     if total % cfg.collector.envs_per_worker:
         raise ValueError(
             f"total_env_steps={cfg.total_env_steps} are {total} agent steps; "
@@ -156,7 +167,22 @@ def check_collector(cfg: RecipeConfig) -> None:
 
 
 def make_source(cfg: RecipeConfig, env: EnvBase, agent: SACAgent | RainbowAgent, buffer: FrameReplayBuffer) -> Any:
-    """Makes what collects steps: in ``env``, and in more of its kind where the config asks for several."""
+    """Makes what collects steps: in ``env`` and, where the config asks for it, in more of its kind or in workers."""
+    if cfg.collector.backend != "inline":
+        with section("collector"):
+            return WorkerSource(
+                partial(make_env, cfg.env, training=True),
+                agent.explorer,
+                buffer,
+                backend=cfg.collector.backend,
+                total_agent_steps=cfg.total_env_steps // cfg.env.action_repeat,
+                num_workers=cfg.collector.num_workers,
+                envs_per_worker=cfg.collector.envs_per_worker,
+                fragment_len=cfg.collector.fragment_agent_steps,
+                timeout_seconds=cfg.collector.timeout_seconds,
+                seed=cfg.seed,
+                observation_key=cfg.env.observation,
+            )
     more = [make_env(cfg.env, training=True) for _ in range(cfg.collector.envs_per_worker - 1)]
     return InlineSource([env, *more], agent.explore, buffer, seed=cfg.seed, observation_key=cfg.env.observation)
 

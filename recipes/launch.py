@@ -47,7 +47,8 @@ from recipes.schema import check_env
 COUNTS = (
     *("env.action_repeat", "threads", "checkpoint.interval_agent_steps", "checkpoint.keep_last"),
     *("evaluation.interval_env_steps", "evaluation.episodes", "evaluation.final_episodes", "evaluation.num_envs"),
-    *("logging.interval_agent_steps", "collector.envs_per_worker"),
+    *("logging.interval_agent_steps", "collector.num_workers", "collector.envs_per_worker"),
+    "collector.fragment_agent_steps",
 )
 
 Train = Callable[[Any, TrainingRun], None]
@@ -151,6 +152,8 @@ def run_locked(
         sys.exit(130)
     finally:
         trackers.close(failed=failed)
+        if run is not None:
+            run.close()
     if stop.requested and not run.finished:
         print(
             f"stopped by {stop.signal_name} at agent step {run.completed:,}; {how_to_go_on(directory)}", file=sys.stderr
@@ -171,6 +174,7 @@ def check_settings(cfg: DictConfig) -> None:
             if (count := OmegaConf.select(cfg, key)) is not None:
                 check_count(key, count)
         check_number("evaluation.epsilon", cfg.evaluation.epsilon, least=0, most=1)
+        check_number("collector.timeout_seconds", cfg.collector.timeout_seconds, above=0)
         check_number("seed", cfg.seed, least=0)
         pick_device(cfg.device)
         if cfg.total_env_steps < least:

@@ -37,6 +37,7 @@ from recipes.building import (
     padding,
     section,
     start_encoder,
+    storage_ndim,
     use_resets,
 )
 from recipes.launch import recipe
@@ -93,7 +94,7 @@ def make_replay(cfg: RainbowRecipeConfig, directory: Path) -> FrameReplayBuffer:
         check_number("priority_exponent", rainbow.priority_exponent, least=0)
         check_number("priority_correction_begin", rainbow.priority_correction_begin, least=0, most=1)
         return FrameReplayBuffer(
-            storage=make_storage(cfg.replay, directory, ndim=1 if num_columns(cfg.collector) == 1 else 2),
+            storage=make_storage(cfg.replay, directory, ndim=storage_ndim(cfg.collector)),
             num_columns=num_columns(cfg.collector),
             num_frames=cfg.env.num_frames,
             n_step=rainbow.n_step,

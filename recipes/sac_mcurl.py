@@ -34,6 +34,7 @@ from recipes.building import (
     num_columns,
     section,
     start_encoder,
+    storage_ndim,
     use_resets,
 )
 from recipes.launch import recipe
@@ -82,7 +83,7 @@ def make_replay(cfg: SACRecipeConfig, directory: Path) -> FrameReplayBuffer:
     crop = crops[check_choice("encoder.augmentation", cfg.encoder.augmentation, tuple(crops))]
     with section("sac"):
         return FrameReplayBuffer(
-            storage=make_storage(cfg.replay, directory, ndim=1 if num_columns(cfg.collector) == 1 else 2),
+            storage=make_storage(cfg.replay, directory, ndim=storage_ndim(cfg.collector)),
             num_columns=num_columns(cfg.collector),
             num_frames=cfg.env.num_frames if pixels else 1,
             pixels_key=cfg.env.observation,

@@ -170,7 +170,11 @@ class ReplayConfig:
 class CollectorConfig:
     """Where the environments of training are, and how many of them."""
 
+    backend: str = choice("inline", "process", "ray")  # in this process; in processes of this machine; in actors of Ray
+    num_workers: int = 1  # process, ray: how many act while this process learns
     envs_per_worker: int = 1  # that act side by side, in one forward pass
+    fragment_agent_steps: int = 32  # process, ray: of each environment, between two sets of weights
+    timeout_seconds: float = 300.0  # process, ray: a worker that does not answer for so long is given up
 
 
 @dataclass
