@@ -149,11 +149,7 @@ def storage_ndim(collector: CollectorConfig) -> int:
 def check_collector(cfg: RecipeConfig) -> None:
     """Refuses steps and rows that cannot be shared out among the environments."""
     columns, total = num_columns(cfg.collector), cfg.total_env_steps // cfg.env.action_repeat
-    if cfg.collector.backend == "inline" and cfg.collector.num_workers > 1:
-        raise ValueError(
-            f"collector.num_workers={cfg.collector.num_workers} needs collector.backend=process or ray; in this "
-            "process, collector.envs_per_worker is the number of environments"
-        )
+    check_workers(cfg.collector)
     if total % cfg.collector.envs_per_worker:
         raise ValueError(
             f"total_env_steps={cfg.total_env_steps} are {total} agent steps; "
@@ -166,23 +162,40 @@ def check_collector(cfg: RecipeConfig) -> None:
         )
 
 
+def check_workers(collector: CollectorConfig) -> None:
+    """Refuses workers where there are none."""
+    if collector.backend == "inline" and collector.num_workers > 1:
+        raise ValueError(
+            f"collector.num_workers={collector.num_workers} needs collector.backend=process or ray; in this process, "
+            "collector.envs_per_worker (of PPO: ppo.num_envs) is the number of environments"
+        )
+
+
+def worker_options(cfg: RecipeConfig) -> dict[str, Any]:
+    """Returns what workers are started with, in every recipe."""
+    return {
+        "backend": cfg.collector.backend,
+        "num_workers": cfg.collector.num_workers,
+        "timeout_seconds": cfg.collector.timeout_seconds,
+        "seed": cfg.seed,
+        "observation_key": cfg.env.observation,
+    }
+
+
 def make_source(cfg: RecipeConfig, env: EnvBase, agent: SACAgent | RainbowAgent, buffer: FrameReplayBuffer) -> Any:
     """Makes what collects steps: in ``env`` and, where the config asks for it, in more of its kind or in workers."""
     if cfg.collector.backend != "inline":
-        with section("collector"):
-            return WorkerSource(
-                partial(make_env, cfg.env, training=True),
-                agent.explorer,
-                buffer,
-                backend=cfg.collector.backend,
-                total_agent_steps=cfg.total_env_steps // cfg.env.action_repeat,
-                num_workers=cfg.collector.num_workers,
-                envs_per_worker=cfg.collector.envs_per_worker,
-                fragment_len=cfg.collector.fragment_agent_steps,
-                timeout_seconds=cfg.collector.timeout_seconds,
-                seed=cfg.seed,
-                observation_key=cfg.env.observation,
-            )
+        total = cfg.total_env_steps // cfg.env.action_repeat
+        make = partial(make_env, cfg.env, training=True)
+        return WorkerSource(
+            make,
+            agent.explorer,
+            buffer,
+            total_agent_steps=total,
+            envs_per_worker=cfg.collector.envs_per_worker,
+            fragment_len=cfg.collector.fragment_agent_steps,
+            **worker_options(cfg),
+        )
     more = [make_env(cfg.env, training=True) for _ in range(cfg.collector.envs_per_worker - 1)]
     return InlineSource([env, *more], agent.explore, buffer, seed=cfg.seed, observation_key=cfg.env.observation)
 

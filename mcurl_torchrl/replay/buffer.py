@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor
-from torchrl.data.replay_buffers.storages import LazyTensorStorage
+from torchrl.data.replay_buffers.samplers import Sampler
+from torchrl.data.replay_buffers.storages import LazyTensorStorage, Storage
 from torchrl.envs.transforms import Transform
 
 from mcurl_torchrl.checks import check_choice, check_count, leaf_keys
@@ -22,7 +23,7 @@ from mcurl_torchrl.replay.plain_steps import steps_from_arrays, steps_from_mappi
 from mcurl_torchrl.replay.saving import check_saved, check_state_dict, frozen, restore_readers, save_readers
 from mcurl_torchrl.replay.slice_sampler import EpisodeSliceSampler
 from mcurl_torchrl.replay.slices import FrameSlices, FrameView, check_keys
-from mcurl_torchrl.replay.step_reader import StepReader
+from mcurl_torchrl.replay.step_reader import COLUMN_KEY, StepReader
 from mcurl_torchrl.replay.transition_sampler import PrioritizedTransitionSampler, TransitionSampler, bind_sampler
 from mcurl_torchrl.replay.transitions import FrameWindows
 from mcurl_torchrl.replay.windows import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY, Rows
@@ -30,6 +31,26 @@ from mcurl_torchrl.replay.writer import FrameWriter, check_num_columns, check_st
 from mcurl_torchrl.stacking import PADDINGS
 
 __all__ = ["FrameReplayBuffer"]
+
+
+def is_constructor(part: Any) -> bool:
+    """Tells whether this is no storage or sampler, but a function that makes one."""
+    return callable(part) and not isinstance(part, Storage | Sampler)
+
+
+def columns_in(steps: TensorDictBase) -> int | list[int] | None:
+    """Returns the columns that steps ``[time]`` or ``[environments, time]`` name, None if they name none.
+
+    Raises:
+        ValueError: if the steps of one environment name several.
+    """
+    named = steps.get(COLUMN_KEY, None)
+    if named is None:
+        return None
+    named = named.reshape(-1, steps.shape[-1])
+    if not (named == named[:, :1]).all():
+        raise ValueError(f"{COLUMN_KEY!r} must be the same for all steps of an environment; got {named.tolist()}")
+    return named[:, 0].tolist() if steps.ndim > 1 else int(named[0, 0])
 
 
 class FrameReplayBuffer(FrameView):
@@ -82,6 +103,12 @@ class FrameReplayBuffer(FrameView):
         pin_memory (bool): whether batches are put in pinned memory. Defaults to False.
         priority_key (str): the key under which :meth:`update_tensordict_priority` finds priorities. Defaults to
             ``"td_error"``.
+        delayed_init (bool): only False; TorchRL's Ray buffers pass it.
+
+    With ``service_backend="ray"`` the buffer lives in an actor of Ray: give the storage and the sampler as functions
+    that make them, such as ``partial(LazyTensorStorage, 100_000, ndim=2)``; ``service_backend_options`` are TorchRL's.
+    ``client()`` then has the methods of this class, :meth:`sample_slices` among them, and a
+    ``Collector(backend="ray", replay_buffer=...)`` writes to it.
 
     Raises:
         TypeError: on another kind of storage or sampler.
@@ -127,7 +154,7 @@ class FrameReplayBuffer(FrameView):
     def __init__(
         self,
         *,
-        storage: LazyTensorStorage,
+        storage: LazyTensorStorage | Callable[[], LazyTensorStorage],
         num_columns: int | None = None,
         num_frames: int = 1,
         n_step: int = 1,
@@ -139,14 +166,18 @@ class FrameReplayBuffer(FrameView):
         action_key: NestedKey = "action",
         extra_keys: Sequence[NestedKey] = (),
         frame_dtype: torch.dtype = torch.uint8,
-        sampler: TransitionSampler | None = None,
+        sampler: TransitionSampler | Callable[[], TransitionSampler] | None = None,
         batch_size: int | None = None,
         prefetch: int | None = None,
         transform: Transform | None = None,
         generator: torch.Generator | None = None,
         pin_memory: bool = False,
         priority_key: str = "td_error",
+        delayed_init: bool = False,
     ) -> None:
+        if delayed_init:
+            raise ValueError("delayed_init=True; a FrameReplayBuffer is whole from the start")
+        storage, sampler = (part() if is_constructor(part) else part for part in (storage, sampler))
         check_storage(storage)
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma={gamma}; it must be between 0 and 1")
@@ -182,6 +213,7 @@ class FrameReplayBuffer(FrameView):
             priority_key=priority_key,
         )
         self._views: list[weakref.ref[FrameSlices]] = []
+        self._own_views: dict[str, FrameSlices] = {}  # of sample_slices
         self._archived: dict[Path, list[archive.RowSegment]] = {}
 
     def slices(
@@ -222,6 +254,24 @@ class FrameReplayBuffer(FrameView):
         )
         self._views.append(weakref.ref(view))
         return view
+
+    def sample_slices(self, num_slices: int, slice_len: int, **options: Any) -> TensorDictBase:
+        """Samples once from a view of :meth:`slices`, which is kept; for a buffer in another process.
+
+        Args:
+            num_slices (int): the number of slices in a batch.
+            slice_len (int): the number of observations in a slice.
+
+        Keyword Args:
+            options: ``keys`` and ``priority``, as in :meth:`slices`.
+
+        Returns:
+            A flat batch ``[num_slices * slice_len]``.
+        """
+        name = repr((num_slices, slice_len, sorted(options.items())))
+        if name not in self._own_views:
+            self._own_views[name] = self.slices(num_slices=num_slices, slice_len=slice_len, **options)
+        return self._own_views[name].sample()
 
     def slices_at(self, index: Any, *, slice_len: int, keys: Sequence[NestedKey] | None = None) -> TensorDict:
         """Reads the slices that begin at given rows, such as those of a prioritised batch.
@@ -275,8 +325,9 @@ class FrameReplayBuffer(FrameView):
         """Refuses to be written by several processes: only one process knows the running episodes."""
         if shared:
             raise NotImplementedError(
-                "a FrameReplayBuffer is written by one process; collect with a Collector in this process "
-                "(batched environments may run in others)"
+                "a FrameReplayBuffer is written by one process. Take the batches that a collector of several processes "
+                "yields, and write them: extend(batch, columns=...), or with a WriterColumn transform in each worker's "
+                "environment. Or let the buffer live in an actor: service_backend='ray'"
             )
         return super().share(False)
 
@@ -301,13 +352,16 @@ class FrameReplayBuffer(FrameView):
         Keyword Args:
             columns (int or sequence of int, optional): the columns to write, in a storage of ``ndim=2``: one for steps
                 ``[time]``, or one for each environment of steps ``[environments, time]``. The other columns stay as
-                they are. Defaults to None: all columns.
+                they are. Defaults to None: those that the steps themselves name under ``"column"``, as
+                :class:`~mcurl_torchrl.transforms.WriterColumn` does; else all.
             valid (bool array, optional): which steps to write, of the steps' batch size; see :meth:`add`.
             update_priority (bool, optional): taken for TorchRL's sake; new rows get the largest priority so far.
 
         Returns:
             The storage index of the rows written, one more than steps for each episode that ended.
         """
+        if columns is None and self.storage.ndim > 1 and isinstance(tensordicts, TensorDictBase):
+            columns = columns_in(tensordicts)
         ndim = 1 if isinstance(columns, int) else self.storage.ndim
         steps = self._check_steps("extend", tensordicts, ["environments", "time"][-ndim:])
         valid = None if valid is None else self._check_valid(valid, steps)
@@ -552,4 +606,4 @@ class FrameReplayBuffer(FrameView):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has no views: the views read the original.
-        return {**super().__getstate__(), "_views": [], "_archived": {}}
+        return {**super().__getstate__(), "_views": [], "_own_views": {}, "_archived": {}}

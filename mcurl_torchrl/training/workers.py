@@ -286,11 +286,10 @@ class _Worker:
         for process in getattr(self.collector, "procs", ()):
             with contextlib.suppress(ValueError):  # it is closed already
                 process.kill()
-        for actor in getattr(self.collector, "remote_collectors", ()):
-            import ray
-
-            with contextlib.suppress(Exception):  # its node may be gone, or all of Ray
-                ray.kill(actor)
+        if hasattr(self.collector, "stop_remote_collectors"):
+            # It forgets its actors then. Else it would kill them when Python ends, which starts Ray anew, and hangs.
+            with contextlib.suppress(Exception):  # their node may be gone, or all of Ray
+                self.collector.stop_remote_collectors()
 
 
 def _in_a_line(error: BaseException) -> str:

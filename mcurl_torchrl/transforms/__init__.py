@@ -1,4 +1,4 @@
-"""Transforms of sampled frames: stack, crop, mask; their functions in functional.py."""
+"""Transforms of sampled frames: stack, crop, mask; their functions in functional.py. One of environments."""
 
 from mcurl_torchrl.transforms.crops import CenterCrop, RandomCrop, RandomShift
 from mcurl_torchrl.transforms.functional import center_crop, crop, shift
@@ -7,6 +7,7 @@ from mcurl_torchrl.transforms.mask_cubes import MaskCubes
 from mcurl_torchrl.transforms.mask_observations import MaskObservations
 from mcurl_torchrl.transforms.stack_frames import StackFrames
 from mcurl_torchrl.transforms.views import KEY_VIEW, QUERY_VIEW, AugmentedViews
+from mcurl_torchrl.transforms.writer_column import WriterColumn
 
 __all__ = [
     "KEY_VIEW",
@@ -19,6 +20,7 @@ __all__ = [
     "RandomIntensity",
     "RandomShift",
     "StackFrames",
+    "WriterColumn",
     "augment_with_intensity",
     "center_crop",
     "crop",

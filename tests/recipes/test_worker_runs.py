@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensordict import TensorDictBase
 
 from mcurl_torchrl.agents import RainbowAgent, SACAgent
-from mcurl_torchrl.training import Checkpoints, WorkerLost, WorkerSource
+from mcurl_torchrl.training import Checkpoints, WorkerLost, WorkerRollouts, WorkerSource
 from tests.recipes.running import RECIPES, SMALL, results, train
 from tests.recipes.test_resume import states_of
 from tests.warm_start import run_python
@@ -79,6 +80,27 @@ def test_without_workers_it_stops_with_a_checkpoint_and_goes_on_later(
     assert Checkpoints(tmp_path / "run" / "checkpoints").latest().step >= 30
     resumed = train(tmp_path / "run", *settings, f"resume='{tmp_path / 'run'}'")
     assert states_of(resumed.path)["stream"]["written"] == 90
+
+
+def test_ppo_takes_its_rollouts_in_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rollouts, rollout = [], WorkerRollouts.rollout
+    steps = ["total_env_steps=120", "ppo.num_envs=4", "ppo.rollout_len=10", "evaluation.interval_env_steps=120"]
+    settings = [*SMALL, *WORKERS[:2], *steps, "env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0", "env.image_size=36"]
+    settings += ["evaluation.epsilon=0", "env.num_frames=2"]
+
+    def watch(self: WorkerRollouts, *args: object) -> TensorDictBase:
+        rollouts.append(rollout(self, *args))
+        return rollouts[-1]
+
+    monkeypatch.setattr(WorkerRollouts, "rollout", watch)
+    directory = train(tmp_path / "run", *settings, recipe="ppo_mcurl")
+    assert [taken.shape for taken in rollouts] == [(4, 10)] * 3
+    before, after = rollouts[0], rollouts[1]  # each environment goes on where it was
+    goes_on = ~before["next", "done"][:, -1, 0]
+    assert torch.equal(before["next", "pixels"][:, -1][goes_on], after["pixels"][:, 0][goes_on])
+    assert states_of(directory.path)["streams"]["taken"] == 3
+    with pytest.raises((SystemExit, Exception), match="collector.num_workers=3 share ppo.num_envs=4"):
+        train(tmp_path / "other", *settings, "collector.num_workers=3", recipe="ppo_mcurl")
 
 
 @pytest.mark.parametrize(
