@@ -5,6 +5,7 @@ DEMO_ARGS ?=
 BIN := .venv/bin
 READY := .venv/.stamp
 DOCS_READY := .venv/.docs-stamp
+CLUSTER_READY := .venv/.cluster-stamp
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lint type docs docs-serve test test-slow mutants demo bench clean
@@ -42,13 +43,17 @@ $(DOCS_READY): $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
 
+$(CLUSTER_READY): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cluster]'
+	@touch $@
+
 # Files in the order of the folders, which ends with short ones. By itself xdist puts those of few tests last, such as
 # whole trainings, and then one worker waits for another.
 SHARING := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: $(READY)  ## the fast tests and the docstrings' examples (PYTEST_ARGS="-k crop" picks)
 	$(BIN)/pytest $(SHARING) --doctest-modules mcurl_torchrl tests --durations=10 $(PYTEST_ARGS)
 
-test-slow: $(READY)  ## the tests that take minutes
+test-slow: $(CLUSTER_READY)  ## the tests that take minutes
 	$(BIN)/pytest -m slow -s --timeout 3600 $(PYTEST_ARGS)
 
 mutants: $(READY)  ## break the code in named ways and see that a named test notices each
