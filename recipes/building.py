@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ from mcurl_torchrl.agents import Agent, Computing, RainbowAgent, Resets, SACAgen
 from mcurl_torchrl.checks import check_choice, check_number
 from mcurl_torchrl.modules import start_encoder_from
 from mcurl_torchrl.ranks import ALONE, Ranks
+from mcurl_torchrl.training import InlineSource, WorkerSource
 from mcurl_torchrl.transforms import AUGMENTATIONS, make_augmentation
 from recipes.schema import (
     AugmentationConfig,
+    CollectorConfig,
     EncoderConfig,
     EncoderStartConfig,
     EnvConfig,
@@ -136,6 +139,73 @@ def make_storage(replay: ReplayConfig, directory: Path, *, ndim: int = 1, ranks:
     folder = directory / ("replay_storage" if ranks.leads else f"replay_storage_rank{ranks.index}")
     shutil.rmtree(folder, ignore_errors=True)  # of a killed process; a resumed run takes its rows from the checkpoint
     return ReservedMemmapStorage(replay.capacity, scratch_dir=folder, ndim=ndim)
+
+
+# -- collecting --------------------------------------------------------------------------------------------------------
+
+
+def num_columns(collector: CollectorConfig) -> int:
+    """Returns the number of environments that train at once: each has a ring, a column of the replay, of its own."""
+    return collector.envs_per_worker * (1 if collector.backend == "inline" else collector.num_workers)
+
+
+def storage_ndim(collector: CollectorConfig) -> int:
+    """Returns 1 for the plain ring of one environment in this process, 2 for columns."""
+    return 1 if collector.backend == "inline" and collector.envs_per_worker == 1 else 2
+
+
+def check_collector(cfg: RecipeConfig) -> None:
+    """Refuses steps and rows that cannot be shared out among the environments."""
+    columns, total = num_columns(cfg.collector), cfg.total_env_steps // cfg.env.action_repeat
+    check_workers(cfg.collector)
+    if total % cfg.collector.envs_per_worker:
+        raise ValueError(
+            f"total_env_steps={cfg.total_env_steps} are {total} agent steps; "
+            f"collector.envs_per_worker={cfg.collector.envs_per_worker} must divide them"
+        )
+    if cfg.replay.capacity % columns or cfg.replay.capacity < 2 * columns:
+        raise ValueError(
+            f"replay.capacity={cfg.replay.capacity}; it must be a multiple of {columns}, the number of environments "
+            "that the collector has, with at least 2 rows for each"
+        )
+
+
+def check_workers(collector: CollectorConfig) -> None:
+    """Refuses workers where there are none."""
+    if collector.backend == "inline" and collector.num_workers > 1:
+        raise ValueError(
+            f"collector.num_workers={collector.num_workers} needs collector.backend=process or ray; in this process, "
+            "collector.envs_per_worker (of PPO: ppo.num_envs) is the number of environments"
+        )
+
+
+def worker_options(cfg: RecipeConfig) -> dict[str, Any]:
+    """Returns what workers are started with, in every recipe."""
+    return {
+        "backend": cfg.collector.backend,
+        "num_workers": cfg.collector.num_workers,
+        "timeout_seconds": cfg.collector.timeout_seconds,
+        "seed": cfg.seed,
+        "observation_key": cfg.env.observation,
+    }
+
+
+def make_source(cfg: RecipeConfig, env: EnvBase, agent: SACAgent | RainbowAgent, buffer: FrameReplayBuffer) -> Any:
+    """Makes what collects steps: in ``env`` and, where the config asks for it, in more of its kind or in workers."""
+    if cfg.collector.backend != "inline":
+        total = cfg.total_env_steps // cfg.env.action_repeat
+        make = partial(make_env, cfg.env, training=True)
+        return WorkerSource(
+            make,
+            agent.explorer,
+            buffer,
+            total_agent_steps=total,
+            envs_per_worker=cfg.collector.envs_per_worker,
+            fragment_len=cfg.collector.fragment_agent_steps,
+            **worker_options(cfg),
+        )
+    more = [make_env(cfg.env, training=True) for _ in range(cfg.collector.envs_per_worker - 1)]
+    return InlineSource([env, *more], agent.explore, buffer, seed=cfg.seed, observation_key=cfg.env.observation)
 
 
 def start_encoder(encoder: nn.Module, start: EncoderConfig | EncoderStartConfig, *, objective: str) -> None:

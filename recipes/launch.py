@@ -51,7 +51,8 @@ from recipes.schema import check_env
 COUNTS = (
     *("env.action_repeat", "threads", "checkpoint.interval_agent_steps", "checkpoint.keep_last"),
     *("evaluation.interval_env_steps", "evaluation.episodes", "evaluation.final_episodes", "evaluation.num_envs"),
-    "logging.interval_agent_steps",
+    *("logging.interval_agent_steps", "collector.num_workers", "collector.envs_per_worker"),
+    "collector.fragment_agent_steps",
 )
 
 Train = Callable[[Any, TrainingRun], None]
@@ -177,6 +178,8 @@ def run_locked(
         sys.exit(130)
     finally:
         trackers.close(failed=failed)
+        if run is not None:
+            run.close()
     ranks.meet()
     if stop.requested and not run.finished:
         print(
@@ -225,6 +228,7 @@ def check_settings(cfg: DictConfig, ranks: Ranks) -> None:
             if (count := OmegaConf.select(cfg, key)) is not None:
                 check_count(key, count)
         check_number("evaluation.epsilon", cfg.evaluation.epsilon, least=0, most=1)
+        check_number("collector.timeout_seconds", cfg.collector.timeout_seconds, above=0)
         check_number("seed", cfg.seed, least=0)
         check_count("sample_ahead", cfg.sample_ahead, least=0)
         make_computing(cfg, pick_device(cfg.device, ranks))
@@ -244,8 +248,9 @@ def check_settings(cfg: DictConfig, ranks: Ranks) -> None:
 
 def check_ranks(cfg: DictConfig, ranks: Ranks) -> None:
     """Refuses settings that are for a run of one process."""
-    alone = {"compile": False, "sample_ahead": 0}
-    if ranks.count > 1 and (asked := [f"{key}={cfg[key]}" for key, value in alone.items() if cfg[key] != value]):
+    alone = {"compile": False, "sample_ahead": 0, "collector.backend": "inline", "collector.envs_per_worker": 1}
+    found = {key: OmegaConf.select(cfg, key) for key in alone}
+    if ranks.count > 1 and (asked := [f"{key}={value}" for key, value in found.items() if value != alone[key]]):
         raise ValueError(f"{', '.join(asked)}: this is for one process, and torchrun started {ranks.count} ranks")
 
 

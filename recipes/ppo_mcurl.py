@@ -14,6 +14,7 @@ from recipes.schema import PPORecipeConfig
 if __name__ == "__main__":  # before the imports that take seconds
     answer_early(config_name="ppo_mcurl", schema=PPORecipeConfig)
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,9 +26,10 @@ from mcurl_torchrl.agents import PPOAgent
 from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.modules import PPOPolicy
 from mcurl_torchrl.objectives import LatentPPO
-from mcurl_torchrl.training import Batches, EpisodeStreams, TrainingRun, seed_everything
+from mcurl_torchrl.training import Batches, EpisodeStreams, TrainingRun, WorkerRollouts, seed_everything
 from recipes.building import (
     check_actions,
+    check_workers,
     make_augmentations,
     make_env,
     make_storage,
@@ -36,6 +38,7 @@ from recipes.building import (
     section,
     start_encoder,
     use_computing,
+    worker_options,
 )
 from recipes.launch import recipe
 
@@ -43,12 +46,13 @@ from recipes.launch import recipe
 def train(cfg: PPORecipeConfig, run: TrainingRun) -> None:
     check_steps(cfg)
     seed_everything(cfg.seed)
-    envs = [make_env(cfg.env, training=True) for _ in range(cfg.ppo.num_envs)]
+    num_inline = cfg.ppo.num_envs if cfg.collector.backend == "inline" else 1
+    envs = [make_env(cfg.env, training=True) for _ in range(num_inline)]
     evaluation_envs = [make_env(cfg.env, training=False) for _ in range(cfg.evaluation.num_envs)]
     buffer = make_replay(cfg, run.directory.path)
     agent = make_agent(cfg, envs[0], buffer, run.device)
     batches = Batches(buffer, agent.task, device=run.device, rl_reads=False, ahead=cfg.sample_ahead, seed=cfg.seed)
-    streams = EpisodeStreams(envs, seed=cfg.seed)
+    streams = make_streams(cfg, envs, agent)
     parts = agent.components() | batches.components()
     run.track(agent.policy, replay=buffer, shown=agent.task.shown, streams=streams, **parts)
 
@@ -72,6 +76,12 @@ def check_steps(cfg: PPORecipeConfig) -> None:
     """Refuses steps that cannot be shared out among the environments, and a replay that holds no rollout."""
     num_envs, total = cfg.ppo.num_envs, cfg.total_env_steps // cfg.env.action_repeat
     check_count("ppo.num_envs", num_envs)
+    check_workers(cfg.collector)
+    if num_envs % cfg.collector.num_workers or cfg.collector.envs_per_worker != 1:
+        raise ValueError(
+            f"collector.num_workers={cfg.collector.num_workers} share ppo.num_envs={num_envs} environments, and must "
+            f"divide them; collector.envs_per_worker={cfg.collector.envs_per_worker} is not for PPO: leave it at 1"
+        )
     check_count("ppo.rollout_len", cfg.ppo.rollout_len)
     if total % num_envs:
         raise ValueError(
@@ -82,6 +92,19 @@ def check_steps(cfg: PPORecipeConfig) -> None:
             f"replay.capacity={cfg.replay.capacity}; it must be a multiple of ppo.num_envs={num_envs}, and at least "
             f"{num_envs * cfg.ppo.rollout_len}, a rollout of all environments"
         )
+
+
+def make_streams(cfg: PPORecipeConfig, envs: list[EnvBase], agent: PPOAgent) -> EpisodeStreams | WorkerRollouts:
+    """Makes what takes rollouts: in ``envs``, or in workers that share out ``ppo.num_envs`` environments."""
+    if cfg.collector.backend == "inline":
+        return EpisodeStreams(envs, seed=cfg.seed)
+    return WorkerRollouts(
+        partial(make_env, cfg.env, training=True),
+        agent.explorer,
+        rollout_len=cfg.ppo.rollout_len,
+        envs_per_worker=cfg.ppo.num_envs // cfg.collector.num_workers,
+        **worker_options(cfg),
+    )
 
 
 def make_replay(cfg: PPORecipeConfig, directory: Path) -> FrameReplayBuffer:

@@ -27,17 +27,21 @@ from mcurl_torchrl.checks import check_choice, check_number
 from mcurl_torchrl.modules import RainbowPolicy
 from mcurl_torchrl.objectives import ExpectedDQNLoss
 from mcurl_torchrl.ranks import ALONE, Ranks
-from mcurl_torchrl.training import Batches, EpisodeStream, TrainingRun, seed_everything
+from mcurl_torchrl.training import Batches, TrainingRun, seed_everything
 from mcurl_torchrl.transforms import augment_transitions
 from recipes.building import (
     check_actions,
+    check_collector,
     make_augmentations,
     make_env,
+    make_source,
     make_storage,
     make_task,
+    num_columns,
     padding,
     section,
     start_encoder,
+    storage_ndim,
     use_computing,
     use_resets,
 )
@@ -45,6 +49,7 @@ from recipes.launch import recipe
 
 
 def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:
+    check_collector(cfg)
     check_steps(cfg)
     seed_everything(cfg.seed)
     env = make_env(cfg.env, training=True)
@@ -52,15 +57,15 @@ def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:
     buffer = make_replay(cfg, run.directory.path, run.ranks)
     agent = make_agent(cfg, env, buffer, run.device)
     batches = Batches(buffer, agent.task, device=run.device, ahead=cfg.sample_ahead, seed=cfg.seed)
-    stream = EpisodeStream(env, seed=cfg.seed, ranks=run.ranks)
+    source = make_source(cfg, env, agent, buffer)
     parts = agent.components() | batches.components()
-    run.track(agent.policy, replay=buffer, shown=agent.task.shown, stream=stream, **parts)
+    run.track(agent.policy, replay=buffer, shown=agent.task.shown, stream=source, **parts)
 
     run.begin(agent.exploit, evaluation_envs)
     for step in run.agent_steps():
         with run.timed("env"):
             agent.begin_step(step)
-            buffer.add(stream.step(agent.explore))
+            source.collect(step)
         for _ in range(agent.updates_due(step)):
             with run.timed("sample"):
                 batch, views = batches.next()
@@ -68,14 +73,16 @@ def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:
                 metrics = agent.update(batch, views, measure=run.log_due(step))
             run.record(step, metrics)
             buffer.update_tensordict_priority(batch)
-        run.record(step, agent.end_step(step), episode_return=stream.last_return)
+        run.record(step, agent.end_step(step), episode_return=source.last_return)
         run.finish_step(step, agent.exploit, evaluation_envs)
 
 
 def check_steps(cfg: RainbowRecipeConfig) -> None:
     """Refuses a first update that comes too early or too late."""
-    first, least = cfg.rainbow.first_update_agent_steps, cfg.rainbow.n_step + 1
-    if first < least:  # a transition can be drawn once the row n steps later is there, which the next step writes
+    first = cfg.rainbow.first_update_agent_steps
+    # A transition can be drawn once the row n steps later is there, which the next step of its environment writes.
+    least = (cfg.rainbow.n_step + 1) * num_columns(cfg.collector)
+    if first < least:
         raise ValueError(
             f"rainbow.first_update_agent_steps={first}; it must be at least {least} with "
             f"rainbow.n_step={cfg.rainbow.n_step}, to have something to draw"
@@ -93,7 +100,8 @@ def make_replay(cfg: RainbowRecipeConfig, directory: Path, ranks: Ranks = ALONE)
         check_number("priority_exponent", rainbow.priority_exponent, least=0)
         check_number("priority_correction_begin", rainbow.priority_correction_begin, least=0, most=1)
         return FrameReplayBuffer(
-            storage=make_storage(cfg.replay, directory, ranks=ranks),
+            storage=make_storage(cfg.replay, directory, ndim=storage_ndim(cfg.collector), ranks=ranks),
+            num_columns=num_columns(cfg.collector),
             num_frames=cfg.env.num_frames,
             n_step=rainbow.n_step,
             gamma=rainbow.gamma,
@@ -137,10 +145,10 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
         action_spec=env.action_spec,
         head=policy.network.head,
     )
-    if rainbow.first_update_agent_steps < task.steps_before_sampling:
+    if rainbow.first_update_agent_steps < (least := task.steps_before_sampling * num_columns(cfg.collector)):
         raise ValueError(
-            f"rainbow.first_update_agent_steps={rainbow.first_update_agent_steps}; it must be at least "
-            f"{task.steps_before_sampling} for this auxiliary task, to have something to draw"
+            f"rainbow.first_update_agent_steps={rainbow.first_update_agent_steps}; it must be at least {least} for "
+            "this auxiliary task, to have something to draw"
         )
     with section("rainbow"):
         agent = RainbowAgent(

@@ -24,16 +24,20 @@ from mcurl_torchrl import FrameReplayBuffer, LatentSAC
 from mcurl_torchrl.agents import SACAgent
 from mcurl_torchrl.modules import GaussianPolicy
 from mcurl_torchrl.ranks import ALONE, Ranks
-from mcurl_torchrl.training import Batches, EpisodeStream, TrainingRun, seed_everything
+from mcurl_torchrl.training import Batches, TrainingRun, seed_everything
 from mcurl_torchrl.transforms import augment_transitions
 from recipes.building import (
     check_actions,
+    check_collector,
     make_augmentations,
     make_env,
+    make_source,
     make_storage,
     make_task,
+    num_columns,
     section,
     start_encoder,
+    storage_ndim,
     use_computing,
     use_resets,
 )
@@ -41,28 +45,29 @@ from recipes.launch import recipe
 
 
 def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
+    check_collector(cfg)
     check_steps(cfg)
     seed_everything(cfg.seed)
     env, evaluation_env = (make_env(cfg.env, training=training) for training in (True, False))
     buffer = make_replay(cfg, run.directory.path, run.ranks)
     agent = make_agent(cfg, env, buffer, run.device)
     batches = Batches(buffer, agent.task, device=run.device, ahead=cfg.sample_ahead, seed=cfg.seed)
-    stream = EpisodeStream(env, seed=cfg.seed, observation_key=cfg.env.observation, ranks=run.ranks)
+    source = make_source(cfg, env, agent, buffer)
     parts = agent.components() | batches.components()
-    run.track(agent.policy, replay=buffer, shown=agent.task.shown, stream=stream, **parts)
+    run.track(agent.policy, replay=buffer, shown=agent.task.shown, stream=source, **parts)
 
     run.begin(agent.exploit, evaluation_env)
     for step in run.agent_steps():
         agent.begin_step(step)
         with run.timed("env"):
-            buffer.add(stream.step(agent.explore))
+            source.collect(step)
         for _ in range(agent.updates_due(step)):
             with run.timed("sample"):
                 batch, views = batches.next()
             with run.timed("update"), batches.drawing():
                 metrics = agent.update(batch, views, measure=run.log_due(step))
             run.record(step, metrics)
-        run.record(step, agent.end_step(step), episode_return=stream.last_return)
+        run.record(step, agent.end_step(step), episode_return=source.last_return)
         run.finish_step(step, agent.exploit, evaluation_env)
 
 
@@ -82,7 +87,8 @@ def make_replay(cfg: SACRecipeConfig, directory: Path, ranks: Ranks = ALONE) -> 
     augmentation = make_augmentations(cfg.augmentation, crop_size=cfg.encoder.crop_size)["batch"]
     with section("sac"):
         return FrameReplayBuffer(
-            storage=make_storage(cfg.replay, directory, ranks=ranks),
+            storage=make_storage(cfg.replay, directory, ndim=storage_ndim(cfg.collector), ranks=ranks),
+            num_columns=num_columns(cfg.collector),
             num_frames=cfg.env.num_frames if pixels else 1,
             pixels_key=cfg.env.observation,
             frame_dtype=torch.uint8 if pixels else torch.float32,
@@ -127,9 +133,9 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
         target_encoder=losses.target_encoder,
         action_spec=env.action_spec,
     )
-    if sac.random_agent_steps < task.steps_before_sampling:
+    if sac.random_agent_steps < (least := task.steps_before_sampling * num_columns(cfg.collector)):
         raise ValueError(
-            f"sac.random_agent_steps={sac.random_agent_steps}; it must be at least {task.steps_before_sampling}, to "
+            f"sac.random_agent_steps={sac.random_agent_steps}; it must be at least {least}, to "
             "fill the first batch of the auxiliary task"
         )
     with section("sac"):

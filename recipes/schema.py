@@ -178,6 +178,17 @@ class ReplayConfig:
 
 
 @dataclass
+class CollectorConfig:
+    """Where the environments of training are, and how many of them."""
+
+    backend: str = choice("inline", "process", "ray")  # in this process; in processes of this machine; in actors of Ray
+    num_workers: int = 1  # process, ray: how many act while this process learns
+    envs_per_worker: int = 1  # that act side by side, in one forward pass
+    fragment_agent_steps: int = 32  # process, ray: of each environment, between two sets of weights
+    timeout_seconds: float = 300.0  # process, ray: a worker that does not answer for so long is given up
+
+
+@dataclass
 class EvaluationConfig:
     interval_env_steps: int = 20_000  # between two evaluations
     episodes: int = 10  # in an evaluation
@@ -207,6 +218,7 @@ class RecipeConfig:
     """The keys that all recipes have; launch.py reads them."""
 
     replay: ReplayConfig = field(default_factory=ReplayConfig)
+    collector: CollectorConfig = field(default_factory=CollectorConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)

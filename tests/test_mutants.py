@@ -42,6 +42,9 @@ FAULTS_DISK = "tests/faults/test_disk_and_records.py"
 LAUNCHERS = "tests/recipes/test_suite_launchers.py"
 RANKS = "tests/test_ranks.py"
 RANKED_RUNS = "tests/recipes/test_ranks.py"
+WRITERS = "tests/replay/test_several_writers.py"
+BATCHED = "tests/recipes/test_batched_envs.py"
+WORKERS = "tests/training/test_workers.py"
 
 
 @dataclass(frozen=True)
@@ -1511,6 +1514,69 @@ MUTANTS = [
         'words[:] = ["mcurl", *arguments[:count]]',
         "pass",
         "tests/recipes/test_console.py::test_a_wrong_command_needs_no_torch",
+    ),
+    Mutant(
+        "a writer's rows go to the first columns",
+        "replay/writer.py",
+        "names = torch.arange(len(self.written), device=plan.cut.device) if columns is None else columns",
+        "names = torch.arange(len(self.written), device=plan.cut.device)",
+        f"{WRITERS}::test_one_writer_of_several_columns",
+    ),
+    Mutant(
+        "the running episodes of a writer are forgotten",
+        "replay/writer.py",
+        "            state[name] = state[name].index_copy(0, columns, value)",
+        "            pass",
+        f"{WRITERS}::test_pieces_of_workers_interleave_and_never_mix",
+    ),
+    Mutant(
+        "several environments act at every agent step",
+        "training/collecting.py",
+        "elif step % self._num_envs == 1:",
+        "else:",
+        "tests/training/test_collecting.py::test_several_environments_take_a_step_each_in_one_forward_pass",
+    ),
+    Mutant(
+        "workers keep their first weights",
+        "training/workers.py",
+        "                self.collector.update_policy_weights_(weights)",
+        "                pass",
+        f"{WORKERS}::test_what_is_in_the_buffer_at_each_step",
+    ),
+    Mutant(
+        "a worker that falls behind is not waited for",
+        "training/worker_steps.py",
+        "falls_behind = any(",
+        "falls_behind = False and any(",
+        f"{WORKERS}::test_a_worker_that_falls_behind_is_waited_for",
+    ),
+    Mutant(
+        "workers run ahead of the learner",
+        "training/worker_steps.py",
+        "self._ahead = (num_workers + 1) * self._fragment",
+        "self._ahead = 5 * (num_workers + 1) * self._fragment",
+        f"{WORKERS}::test_what_is_in_the_buffer_at_each_step",
+    ),
+    Mutant(
+        "more steps are written than the run has",
+        "training/worker_steps.py",
+        "steps = steps[..., : (self.total - self.written) // self._num_envs]",
+        "pass",
+        f"{WORKERS}::test_what_is_in_the_buffer_at_each_step",
+    ),
+    Mutant(
+        "a worker that hangs is waited for without end",
+        "training/workers.py",
+        "elif time.monotonic() - worker.asked_at > self.timeout_seconds:",
+        "elif False:",
+        f"--timeout=60 {WORKERS}::test_a_worker_that_hangs_is_given_up",
+    ),
+    Mutant(
+        "the noise of a worker is never drawn anew",
+        "agents/explorers.py",
+        "        if self.acts_alone:",
+        "        if False:",
+        "tests/agents/test_explorers.py::test_a_worker_draws_its_own_noise",
     ),
 ]
 

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from mcurl_torchrl.agents.computing import Computing, Loss
+from mcurl_torchrl.agents.explorers import Explorer
 from mcurl_torchrl.modules import Policy
 from mcurl_torchrl.objectives import AuxiliaryTask
 from mcurl_torchrl.ranks import ALONE, Ranks
@@ -27,6 +28,7 @@ class Agent(ABC):
 
     Attributes:
         policy (Policy): the part that is left when training is over.
+        explorer (Explorer): what acts in training; a copy of it acts in a worker process.
         task (AuxiliaryTask): the auxiliary task.
         first_update_step (int): the agent step of the first update.
         ranks (Ranks): the ranks that learn together; one process by default.
@@ -34,6 +36,7 @@ class Agent(ABC):
     """
 
     policy: Policy
+    explorer: Explorer
     task: AuxiliaryTask
     first_update_step: int
     ranks: Ranks = ALONE
@@ -50,7 +53,7 @@ class Agent(ABC):
 
     @abstractmethod
     def explore(self, observation: Tensor) -> Tensor:
-        """Returns the action for one observation in training, on the CPU."""
+        """Returns the action for one observation in training, or ``[n, ...]`` for several ``[n, ...]``, on the CPU."""
 
     @abstractmethod
     def exploit(self, observations: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from mcurl_torchrl.agents.agent import Agent, named_parts
 from mcurl_torchrl.agents.diagnostics import effective_rank, gradient_norm, latent_spread
+from mcurl_torchrl.agents.explorers import Explorer
 from mcurl_torchrl.agents.optimizing import optimize
 from mcurl_torchrl.checks import check_count, check_number
 from mcurl_torchrl.modules import PPOPolicy
@@ -86,6 +87,7 @@ class PPOAgent(Agent):
         if max_gradient_norm is not None:
             check_number("max_gradient_norm", max_gradient_norm, above=0)
         self.policy = losses.policy
+        self.explorer = Explorer(losses.policy)
         self.losses = losses
         self.task = NoTask(losses.encoder) if task is None else task
         self.epochs = check_count("epochs", epochs)
@@ -117,7 +119,7 @@ class PPOAgent(Agent):
     @torch.inference_mode()
     def explore(self, observation: Tensor) -> Tensor:
         """Draws actions from the policy, ``[n, ...]`` for observations ``[n, ...]`` of several environments."""
-        return self.policy.sample(observation.to(self.device)).cpu()
+        return self.explorer(observation.to(self.device)).cpu()
 
     @torch.inference_mode()
     def exploit(self, observations: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from mcurl_torchrl.agents.agent import Agent, named_parts
 from mcurl_torchrl.agents.diagnostics import effective_rank, gradient_norm, latent_spread
+from mcurl_torchrl.agents.explorers import RainbowExplorer
 from mcurl_torchrl.agents.optimizing import optimize
 from mcurl_torchrl.agents.resets import Resets, forget, part_to_keep, restart
 from mcurl_torchrl.checks import check_count, check_number
@@ -120,7 +121,7 @@ class RainbowAgent(Agent):
         self.ranks = value.ranks = ranks
         self.task = NoTask(policy.network.encoder) if task is None else task
         self.sampler = sampler
-        self.random_action = random_action
+        self.explorer = RainbowExplorer(policy, random_action, epsilon_begin)
         self.first_update_step = first = check_count("first_update_agent_steps", first_update_agent_steps)
         self.updates_per_agent_step = check_count("updates_per_agent_step", updates_per_agent_step)
         self.target_interval = check_count("target_interval_agent_steps", target_interval_agent_steps)
@@ -148,14 +149,13 @@ class RainbowAgent(Agent):
             self.policy.reset_noise()  # to act and to learn with
         self._update = max(0, step - self.first_update_step) * self.updates_per_agent_step
         self.epsilon = self._epsilon_of(step)
+        self.explorer.epsilon.fill_(self.epsilon)
         self.sampler.beta = self._beta_of(step)
 
     @torch.inference_mode()
     def explore(self, observation: Tensor) -> Tensor:
-        """Returns the best action under the noise of the step, or a random one with probability epsilon."""
-        if self.epsilon > 0 and torch.rand(()) < self.epsilon:
-            return self.random_action()
-        return self.policy(observation.to(self.device)).cpu()
+        """Returns the best actions under the noise of the step, or random ones with probability epsilon."""
+        return self.explorer(observation.to(self.device)).cpu()
 
     @torch.inference_mode()
     def exploit(self, observations: Tensor) -> Tensor:

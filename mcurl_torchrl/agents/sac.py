@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from mcurl_torchrl.agents.agent import Agent, named_parts
 from mcurl_torchrl.agents.diagnostics import effective_rank, gradient_norm, latent_spread
+from mcurl_torchrl.agents.explorers import SACExplorer
 from mcurl_torchrl.agents.optimizing import optimize
 from mcurl_torchrl.agents.resets import Resets, forget, part_to_keep, restart
 from mcurl_torchrl.checks import check_choice, check_count, check_number
@@ -100,7 +101,7 @@ class SACAgent(Agent):
         self.losses = losses
         self.ranks = losses.ranks = ranks
         self.task = NoTask(losses.encoder) if task is None else task
-        self.random_action = random_action
+        self.explorer = SACExplorer(losses.policy, random_action)
         self.random_agent_steps = check_count("random_agent_steps", random_agent_steps)
         self.updates_per_agent_step = check_count("updates_per_agent_step", updates_per_agent_step)
         self.actor_interval = check_count("actor_interval_updates", actor_interval_updates)
@@ -111,7 +112,6 @@ class SACAgent(Agent):
         if auxiliary_max_gradient_norm is not None:
             check_number("auxiliary_max_gradient_norm", auxiliary_max_gradient_norm, above=0)
         self.first_update_step = random_agent_steps + 1
-        self._step = 0
         self._update = 0  # the number of the next update
         for name, rate in (("lr", lr), ("alpha_lr", alpha_lr)):
             check_number(name, rate, above=0)
@@ -143,15 +143,13 @@ class SACAgent(Agent):
 
     def begin_step(self, step: int) -> None:
         """Notes the step, which tells whether to act at random."""
-        self._step = step
+        self.explorer.at_random.fill_(step <= self.random_agent_steps)
         self._update = max(0, step - self.first_update_step) * self.updates_per_agent_step
 
     @torch.inference_mode()
     def explore(self, observation: Tensor) -> Tensor:
-        """Returns a random action in the first steps, then one drawn from the policy."""
-        if self._step <= self.random_agent_steps:
-            return self.random_action()
-        return self.policy.sample(observation.to(self.device)).cpu()  # type: ignore[operator]
+        """Returns random actions in the first steps, then ones drawn from the policy."""
+        return self.explorer(observation.to(self.device)).cpu()
 
     @torch.inference_mode()
     def exploit(self, observations: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor
-from torchrl.data.replay_buffers.storages import LazyTensorStorage
+from torchrl.data.replay_buffers.samplers import Sampler
+from torchrl.data.replay_buffers.storages import LazyTensorStorage, Storage
 from torchrl.envs.transforms import Transform
 
 from mcurl_torchrl.checks import check_choice, check_count, leaf_keys
@@ -23,14 +24,34 @@ from mcurl_torchrl.replay.plain_steps import steps_from_arrays, steps_from_mappi
 from mcurl_torchrl.replay.saving import check_saved, check_state_dict, frozen, restore_readers, save_readers
 from mcurl_torchrl.replay.slice_sampler import EpisodeSliceSampler
 from mcurl_torchrl.replay.slices import FrameSlices, FrameView, check_keys
-from mcurl_torchrl.replay.step_reader import StepReader
+from mcurl_torchrl.replay.step_reader import COLUMN_KEY, StepReader
 from mcurl_torchrl.replay.transition_sampler import PrioritizedTransitionSampler, TransitionSampler, bind_sampler
 from mcurl_torchrl.replay.transitions import FrameWindows
 from mcurl_torchrl.replay.windows import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY, Rows
-from mcurl_torchrl.replay.writer import FrameWriter, check_storage
+from mcurl_torchrl.replay.writer import FrameWriter, check_num_columns, check_storage
 from mcurl_torchrl.stacking import PADDINGS
 
 __all__ = ["FrameReplayBuffer"]
+
+
+def is_constructor(part: Any) -> bool:
+    """Tells whether this is no storage or sampler, but a function that makes one."""
+    return callable(part) and not isinstance(part, Storage | Sampler)
+
+
+def columns_in(steps: TensorDictBase) -> int | list[int] | None:
+    """Returns the columns that steps ``[time]`` or ``[environments, time]`` name, None if they name none.
+
+    Raises:
+        ValueError: if the steps of one environment name several.
+    """
+    named = steps.get(COLUMN_KEY, None)
+    if named is None:
+        return None
+    named = named.reshape(-1, steps.shape[-1])
+    if not (named == named[:, :1]).all():
+        raise ValueError(f"{COLUMN_KEY!r} must be the same for all steps of an environment; got {named.tolist()}")
+    return named[:, 0].tolist() if steps.ndim > 1 else int(named[0, 0])
 
 
 class FrameReplayBuffer(FrameView):
@@ -54,8 +75,10 @@ class FrameReplayBuffer(FrameView):
     Keyword Args:
         storage (LazyTensorStorage): an unused :class:`~torchrl.data.LazyTensorStorage` (in memory) or
             :class:`~torchrl.data.LazyMemmapStorage` (on disk). ``ndim=1`` is for one environment, ``ndim=2`` for a
-            batch of environments: then steps are ``[environments, time]``, and each environment gets its own ring. An
-            episode of L steps takes L + 1 rows of the storage.
+            batch of environments: then steps are ``[environments, time]``, and each environment gets its own ring, a
+            column of the storage. An episode of L steps takes L + 1 rows of the storage.
+        num_columns (int, optional): the number of rings of a storage of ``ndim=2``. Defaults to None: as many as the
+            first steps have environments. It is needed where several writers each write their own columns.
         num_frames (int): K, the frames of an observation. Defaults to 1.
         n_step (int): the number of steps over which rewards are summed. Defaults to 1.
         gamma (float): the discount of the rewards. Defaults to 0.99.
@@ -84,6 +107,12 @@ class FrameReplayBuffer(FrameView):
         ranks (Ranks): the ranks that share each batch. Each has such a buffer, with the same rows: all draw the same
             rows of the whole batch, and each reads its share, ``batch_size / ranks.count`` transitions; slices
             likewise. Transforms draw random numbers of their own. Defaults to one process.
+        delayed_init (bool): only False; TorchRL's Ray buffers pass it.
+
+    With ``service_backend="ray"`` the buffer lives in an actor of Ray: give the storage and the sampler as functions
+    that make them, such as ``partial(LazyTensorStorage, 100_000, ndim=2)``; ``service_backend_options`` are TorchRL's.
+    ``client()`` then has the methods of this class, :meth:`sample_slices` among them, and a
+    ``Collector(backend="ray", replay_buffer=...)`` writes to it.
 
     Raises:
         TypeError: on another kind of storage or sampler.
@@ -129,7 +158,8 @@ class FrameReplayBuffer(FrameView):
     def __init__(
         self,
         *,
-        storage: LazyTensorStorage,
+        storage: LazyTensorStorage | Callable[[], LazyTensorStorage],
+        num_columns: int | None = None,
         num_frames: int = 1,
         n_step: int = 1,
         gamma: float = 0.99,
@@ -140,7 +170,7 @@ class FrameReplayBuffer(FrameView):
         action_key: NestedKey = "action",
         extra_keys: Sequence[NestedKey] = (),
         frame_dtype: torch.dtype = torch.uint8,
-        sampler: TransitionSampler | None = None,
+        sampler: TransitionSampler | Callable[[], TransitionSampler] | None = None,
         batch_size: int | None = None,
         prefetch: int | None = None,
         transform: Transform | None = None,
@@ -148,12 +178,18 @@ class FrameReplayBuffer(FrameView):
         pin_memory: bool = False,
         priority_key: str = "td_error",
         ranks: Ranks = ALONE,
+        delayed_init: bool = False,
     ) -> None:
+        if delayed_init:
+            raise ValueError("delayed_init=True; a FrameReplayBuffer is whole from the start")
+        storage, sampler = (part() if is_constructor(part) else part for part in (storage, sampler))
         check_storage(storage)
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma={gamma}; it must be between 0 and 1")
         if batch_size is not None:
             batch_size = check_count("batch_size", batch_size)
+        if num_columns is not None:
+            check_num_columns(num_columns, storage)
         self.num_frames = check_count("num_frames", num_frames)
         self.n_step = check_count("n_step", n_step)
         self.gamma = gamma
@@ -173,7 +209,7 @@ class FrameReplayBuffer(FrameView):
         super().__init__(
             storage=storage,
             sampler=bind_sampler(TransitionSampler() if sampler is None else sampler, self.num_frames, self.n_step),
-            writer=FrameWriter(self._reader),
+            writer=FrameWriter(self._reader, num_columns),
             batch_size=batch_size,
             prefetch=prefetch,
             transform=transform,
@@ -183,6 +219,7 @@ class FrameReplayBuffer(FrameView):
         )
         self.share_with(ranks, "batch_size", batch_size)
         self._views: list[weakref.ref[FrameSlices]] = []
+        self._own_views: dict[str, FrameSlices] = {}  # of sample_slices
         self._archived: dict[Path, list[archive.RowSegment]] = {}
 
     def slices(
@@ -228,6 +265,24 @@ class FrameReplayBuffer(FrameView):
     def readers(self) -> list[FrameView]:
         """This buffer, and the views from :meth:`slices` that are in use."""
         return [self, *(view for reference in self._views if (view := reference()) is not None)]
+
+    def sample_slices(self, num_slices: int, slice_len: int, **options: Any) -> TensorDictBase:
+        """Samples once from a view of :meth:`slices`, which is kept; for a buffer in another process.
+
+        Args:
+            num_slices (int): the number of slices in a batch.
+            slice_len (int): the number of observations in a slice.
+
+        Keyword Args:
+            options: ``keys`` and ``priority``, as in :meth:`slices`.
+
+        Returns:
+            A flat batch ``[num_slices * slice_len]``.
+        """
+        name = repr((num_slices, slice_len, sorted(options.items())))
+        if name not in self._own_views:
+            self._own_views[name] = self.slices(num_slices=num_slices, slice_len=slice_len, **options)
+        return self._own_views[name].sample()
 
     def slices_at(self, index: Any, *, slice_len: int, keys: Sequence[NestedKey] | None = None) -> TensorDict:
         """Reads the slices that begin at given rows, such as those of a prioritised batch.
@@ -281,8 +336,9 @@ class FrameReplayBuffer(FrameView):
         """Refuses to be written by several processes: only one process knows the running episodes."""
         if shared:
             raise NotImplementedError(
-                "a FrameReplayBuffer is written by one process; collect with a Collector in this process "
-                "(batched environments may run in others)"
+                "a FrameReplayBuffer is written by one process. Take the batches that a collector of several processes "
+                "yields, and write them: extend(batch, columns=...), or with a WriterColumn transform in each worker's "
+                "environment. Or let the buffer live in an actor: service_backend='ray'"
             )
         return super().share(False)
 
@@ -292,26 +348,39 @@ class FrameReplayBuffer(FrameView):
         self,
         tensordicts: TensorDictBase | Mapping[Any, Any],
         *,
+        columns: int | Sequence[int] | None = None,
         valid: Any = None,
         update_priority: bool | None = None,
     ) -> Tensor:
         """Writes steps ``[time]``, or ``[environments, time]`` for a storage of ``ndim=2``.
 
+        Several writers share a buffer if each writes columns of its own: their steps may come in any order and in
+        pieces of any length, and no sample mixes them. Such a buffer needs ``num_columns``.
+
         Args:
             tensordicts (TensorDictBase or dict): the steps; a dictionary may hold NumPy arrays.
 
         Keyword Args:
+            columns (int or sequence of int, optional): the columns to write, in a storage of ``ndim=2``: one for steps
+                ``[time]``, or one for each environment of steps ``[environments, time]``. The other columns stay as
+                they are. Defaults to None: those that the steps themselves name under ``"column"``, as
+                :class:`~mcurl_torchrl.transforms.WriterColumn` does; else all.
             valid (bool array, optional): which steps to write, of the steps' batch size; see :meth:`add`.
             update_priority (bool, optional): taken for TorchRL's sake; new rows get the largest priority so far.
 
         Returns:
             The storage index of the rows written, one more than steps for each episode that ended.
         """
-        steps = self._check_steps("extend", tensordicts, ["environments", "time"][-self.storage.ndim :])
+        if columns is None and self.storage.ndim > 1 and isinstance(tensordicts, TensorDictBase):
+            columns = columns_in(tensordicts)
+        ndim = 1 if isinstance(columns, int) else self.storage.ndim
+        steps = self._check_steps("extend", tensordicts, ["environments", "time"][-ndim:])
         valid = None if valid is None else self._check_valid(valid, steps)
+        if isinstance(columns, int):
+            columns, steps, valid = [columns], steps.unsqueeze(0), None if valid is None else valid.unsqueeze(0)
         if self.dim_extend:
             steps, valid = steps.transpose(self.dim_extend, 0), None if valid is None else valid.T
-        return self._write(steps, valid=valid)
+        return self._write(steps, valid=valid, columns=columns)
 
     def add(
         self,
@@ -379,12 +448,19 @@ class FrameReplayBuffer(FrameView):
             )
         return valid
 
-    def _write(self, steps: TensorDictBase, *, one_step: bool = False, valid: Tensor | None = None) -> Tensor:
+    def _write(
+        self,
+        steps: TensorDictBase,
+        *,
+        one_step: bool = False,
+        valid: Tensor | None = None,
+        columns: Sequence[int] | None = None,
+    ) -> Tensor:
         """Writes steps, time first, or one step without a time dimension."""
         if len(self.transform):
             steps = self.transform.inv(steps)
         with internals.locked(self):
-            flat, final = self.writer.write_one(steps) if one_step else self.writer.write(steps, valid)
+            flat, final = self.writer.write_one(steps) if one_step else self.writer.write(steps, valid, columns)
             if not len(flat):
                 return torch.zeros(0, *[2] * (self.storage.ndim - 1), dtype=torch.int64)
             if isinstance(self.sampler, PrioritizedTransitionSampler):
@@ -546,4 +622,4 @@ class FrameReplayBuffer(FrameView):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has no views: the views read the original.
-        return {**super().__getstate__(), "_views": [], "_archived": {}}
+        return {**super().__getstate__(), "_views": [], "_own_views": {}, "_archived": {}}

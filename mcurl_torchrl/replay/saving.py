@@ -184,7 +184,7 @@ def _expected_layout(saved: dict[str, Any], writer: FrameWriter) -> dict[str, An
     storage = writer.storage
     if storage.initialized:
         return archive.layout_of(internals.stored(storage))
-    columns = 1 if storage.ndim == 1 else saved["columns"]
+    columns = 1 if storage.ndim == 1 else writer.num_columns or saved["columns"]
     names = [encode_key(key) for key in (*writer.reader.stored_keys, *LAYOUT_KEYS)]
     keys = {name: saved["keys"].get(name, "anything") for name in names}
     pixels = encode_key(writer.reader.pixels_key)

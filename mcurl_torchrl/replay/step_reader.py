@@ -16,12 +16,13 @@ from mcurl_torchrl.checks import leaf_keys
 from mcurl_torchrl.replay.windows import LAYOUT_KEYS
 from mcurl_torchrl.stacking import PADDINGS, stack_frames
 
-__all__ = ["DONE_KEY", "REWARD_KEY", "TERMINATED_KEY", "TRUNCATED_KEY", "StepReader", "Steps"]
+__all__ = ["COLUMN_KEY", "DONE_KEY", "REWARD_KEY", "TERMINATED_KEY", "TRUNCATED_KEY", "StepReader", "Steps"]
 
 REWARD_KEY: NestedKey = ("next", "reward")
 TERMINATED_KEY: NestedKey = ("next", "terminated")
 TRUNCATED_KEY: NestedKey = ("next", "truncated")
 DONE_KEY: NestedKey = ("next", "done")
+COLUMN_KEY: NestedKey = "column"  # optional: the column of the buffer that a step is for
 # Optional keys that tell where an episode begins, and which steps are only padding.
 _TRAJ_IDS_KEY: NestedKey = ("collector", "traj_ids")
 _STEP_COUNT_KEY: NestedKey = "step_count"
@@ -29,8 +30,8 @@ _IS_INIT_KEY: NestedKey = "is_init"
 _MASK_KEY: NestedKey = ("collector", "mask")
 # What environments and collectors write beside each step; an episode's layout holds the same.
 _MARKS: set[NestedKey] = {
-    *(name for name in ("done", "terminated", "truncated", "is_init", "step_count")),
-    *(("next", name) for name in ("done", "is_init", "step_count")),
+    *(name for name in ("done", "terminated", "truncated", "is_init", "step_count", COLUMN_KEY)),
+    *(("next", name) for name in ("done", "is_init", "step_count", COLUMN_KEY)),
 }
 # Names that a sampled batch uses for other values.
 _RESERVED = {*LAYOUT_KEYS, "index", "steps_to_next_obs", "priority_weight", REWARD_KEY, TERMINATED_KEY, TRUNCATED_KEY}

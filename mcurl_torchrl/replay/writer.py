@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +13,12 @@ from torch import Tensor
 from torchrl.data.replay_buffers.storages import LazyTensorStorage, TensorStorage
 from torchrl.data.replay_buffers.writers import Writer
 
-from mcurl_torchrl.checks import warn_caller
+from mcurl_torchrl.checks import check_count, warn_caller
 from mcurl_torchrl.replay import torchrl_internals as internals
 from mcurl_torchrl.replay.step_reader import TERMINATED_KEY, TRUNCATED_KEY, StepReader, Steps
 from mcurl_torchrl.replay.windows import FINAL_KEY, LAYOUT_KEYS, STEP_KEY, TRAJECTORY_KEY, UNWRITTEN
 
-__all__ = ["FrameWriter", "check_storage"]
+__all__ = ["FrameWriter", "check_num_columns", "check_storage"]
 
 # True for columns whose newest step came without its next frame; only there if a step ever did (compact_obs=True).
 NEXT_UNKNOWN = "next_unknown"
@@ -49,11 +50,13 @@ class FrameWriter(Writer):
 
     Args:
         reader (StepReader): reads and checks the steps.
+        num_columns (int, optional): the number of columns. Defaults to None: that of the first steps.
     """
 
-    def __init__(self, reader: StepReader) -> None:
+    def __init__(self, reader: StepReader, num_columns: int | None = None) -> None:
         super().__init__()
         self.reader = reader
+        self.num_columns = num_columns
         self._write_count = 0
         self._next_trajectory = 0
         # One entry per column, made at the first write.
@@ -99,24 +102,30 @@ class FrameWriter(Writer):
         written = self._write_next(data)
         return self.write(data.unsqueeze(0)) if written is None else written
 
-    def write(self, data: TensorDictBase, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def write(
+        self, data: TensorDictBase, valid: Tensor | None = None, columns: Sequence[int] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Writes steps, time first; returns the flat rows written and which of them are final rows.
 
         Args:
             data (TensorDictBase): the steps.
             valid (torch.Tensor, optional): False for steps that are not written, of the shape of the steps.
+            columns (sequence of int, optional): the columns that the steps are of. Defaults to all.
         """
-        steps = self._check(data, valid)
+        names = None if columns is None else self._check_columns(columns)
+        steps = self._check(data, valid, names)
         # The check and the plan may refuse the steps; up to here nothing is changed.
-        state = self._columns or self.new_columns(steps.frames.shape[1], steps.frames.shape[2:])
-        if steps.keep is None:
+        state = self._columns or self.new_columns(self._count_columns(steps), steps.frames.shape[2:])
+        if steps.keep is not None:
+            flat, final = self._write_kept(data, steps, state, names)
+        elif names is not None:
+            flat, final = self._write_part(data, steps, state, names)
+        else:
             plan = self._plan(steps, state)
             self._begin(data, steps, state)
             if plan.num_inner_cuts and self.storage.ndim == 1 and not self._has_warned_of_cuts:
                 self._warn_of_cuts(plan.num_inner_cuts, steps)
             flat, final = self._write_rows(steps, plan, state)
-        else:
-            flat, final = self._write_kept(data, steps, state)
         if len(flat):
             self._publish()
         self._write_count += data.shape.numel() if steps.keep is None else int(steps.keep.sum())
@@ -125,41 +134,50 @@ class FrameWriter(Writer):
     def _begin(self, data: TensorDictBase, steps: Steps, state: dict[str, Tensor]) -> None:
         """Makes the storage and its columns at the first write."""
         if not self._columns:
-            self._make_storage(steps)
+            self._make_storage(steps, len(state["written"]))
             self._columns = state
             self._warn_of_dropped_keys(data)
 
-    def _write_kept(self, data: TensorDictBase, steps: Steps, state: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Writes those steps that are kept, one time after the other: each concerns the columns that have one."""
-        assert steps.keep is not None
+    def _write_part(
+        self, data: TensorDictBase, steps: Steps, state: dict[str, Tensor], columns: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Writes steps of some columns; the others stay as they are."""
         if steps.next_known is not None:
             state.setdefault(NEXT_UNKNOWN, torch.zeros_like(state["is_open"]))
+        own = {name: value[columns] for name, value in state.items()}
+        plan = self._plan(steps, own)
+        self._begin(data, steps, state)
+        flat, final = self._write_rows(steps, plan, own, columns)
+        for name, value in own.items():
+            state[name] = state[name].index_copy(0, columns, value)
+        return flat, final
+
+    def _write_kept(
+        self, data: TensorDictBase, steps: Steps, state: dict[str, Tensor], names: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Writes those steps that are kept, one time after the other: each concerns the columns that have one."""
+        assert steps.keep is not None
+        names = torch.arange(len(state["written"]), device=steps.keep.device) if names is None else names
         flats, finals = [state["written"][:0]], [state["is_open"][:0]]
         for time, kept in enumerate(steps.keep):
-            self._learn_next_frames(steps, time, ~kept, state)
-            columns = kept.nonzero().squeeze(-1)
-            if not len(columns):
+            self._learn_next_frames(steps, time, ~kept, state, names)
+            places = kept.nonzero().squeeze(-1)
+            if not len(places):
                 continue
-            part = steps.select(time, columns)
-            own = {name: value[columns] for name, value in state.items()}
-            plan = self._plan(part, own)
-            self._begin(data, steps, state)
-            flat, final = self._write_rows(part, plan, own, columns)
-            for name, value in own.items():
-                state[name] = state[name].index_copy(0, columns, value)
+            flat, final = self._write_part(data, steps.select(time, places), state, names[places])
             flats.append(flat)
             finals.append(final)
         return torch.cat(flats), torch.cat(finals)
 
     @staticmethod
-    def _learn_next_frames(steps: Steps, time: int, dropped: Tensor, state: dict[str, Tensor]) -> None:
+    def _learn_next_frames(steps: Steps, time: int, dropped: Tensor, state: dict[str, Tensor], names: Tensor) -> None:
         """Takes the frames of dropped steps where they are the missing next frames of the steps before."""
         if steps.next_known is None or NEXT_UNKNOWN not in state or steps.traj_ids is None:
             return
-        continued = dropped & state["is_open"] & state[NEXT_UNKNOWN] & (steps.traj_ids[time] == state["traj_id"])
-        columns = continued.nonzero().squeeze(-1)
-        state["next_frame"] = state["next_frame"].index_copy(0, columns, steps.frames[time, columns])
-        state[NEXT_UNKNOWN] = state[NEXT_UNKNOWN] & ~continued
+        continued = dropped & state["is_open"][names] & state[NEXT_UNKNOWN][names]
+        places = (continued & (steps.traj_ids[time] == state["traj_id"][names])).nonzero().squeeze(-1)
+        state["next_frame"] = state["next_frame"].index_copy(0, names[places], steps.frames[time, places])
+        state[NEXT_UNKNOWN] = state[NEXT_UNKNOWN].index_fill(0, names[places], False)
 
     def _write_next(self, data: TensorDictBase) -> tuple[Tensor, Tensor] | None:
         """Writes one step of one column as :meth:`write` does, if the step continues its episode and does not end it.
@@ -189,7 +207,24 @@ class FrameWriter(Writer):
         self._publish()
         return flat, torch.zeros_like(flat, dtype=torch.bool)
 
-    def _check(self, data: TensorDictBase, valid: Tensor | None) -> Steps:
+    def _check_columns(self, columns: Sequence[int]) -> Tensor:
+        """Makes sure that the buffer has the columns that a writer names, each once."""
+        count = len(self.written) or self.num_columns
+        if self.storage.ndim == 1:
+            raise ValueError(f"columns={list(columns)}; a storage of ndim=1 has one column: give it ndim=2")
+        if count is None:
+            raise ValueError(
+                f"columns={list(columns)}; the first write must cover all columns, unless the buffer is told their "
+                f"number: FrameReplayBuffer(num_columns=...)"
+            )
+        if not columns or len(set(columns)) < len(columns) or not all(0 <= column < count for column in columns):
+            raise ValueError(f"columns={list(columns)}; give columns from 0 to {count - 1}, each at most once")
+        return torch.tensor(list(columns), device=self.storage.device)
+
+    def _count_columns(self, steps: Steps) -> int:
+        return steps.frames.shape[1] if self.num_columns is None else self.num_columns
+
+    def _check(self, data: TensorDictBase, valid: Tensor | None, names: Tensor | None) -> Steps:
         """Reads steps and makes sure that they fit, before anything is written."""
         storage = self.storage
         if data.ndim != storage.ndim or not data.shape.numel():
@@ -197,12 +232,13 @@ class FrameWriter(Writer):
                 f"steps must have {storage.ndim} batch dimensions, time first, and not be empty; got {list(data.shape)}"
             )
         steps = self.reader.read(data, storage.device, valid)
+        count, given = self._count_columns(steps) if not self._columns else len(self.written), steps.frames.shape[1]
+        if names is not None and given != len(names):
+            raise ValueError(f"columns={names.tolist()} are {len(names)}; the steps are of {given} environments")
+        if names is None and given != count:
+            raise ValueError(f"the buffer has {count} columns, one per environment; got {given}")
         if not self._columns:
             return steps
-        if steps.terminated.shape[1] != len(self.written):
-            raise ValueError(
-                f"the buffer has {len(self.written)} columns, one per environment; got {steps.terminated.shape[1]}"
-            )
         for key, value in {self.reader.pixels_key: steps.frames, **steps.values}.items():
             stored = internals.stored(storage).get(key)
             shape = stored.shape[storage.ndim :]
@@ -232,16 +268,19 @@ class FrameWriter(Writer):
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
-    def _make_storage(self, steps: Steps) -> None:
+    def _make_storage(self, steps: Steps, columns: int) -> None:
         """Allocates the storage from the first steps; all its rows are unwritten."""
         storage = self.storage
-        columns = steps.frames.shape[1]
+
+        def like(value: Tensor) -> Tensor:
+            return value[0, :1].expand(columns, *value.shape[2:])
+
         example = TensorDict(
             {
-                self.reader.pixels_key: steps.frames[0],
-                **{key: value[0] for key, value in steps.values.items()},
-                TERMINATED_KEY: steps.terminated[0, :, None],
-                TRUNCATED_KEY: steps.truncated[0, :, None],
+                self.reader.pixels_key: like(steps.frames),
+                **{key: like(value) for key, value in steps.values.items()},
+                TERMINATED_KEY: like(steps.terminated[..., None]),
+                TRUNCATED_KEY: like(steps.truncated[..., None]),
                 TRAJECTORY_KEY: torch.zeros(columns, dtype=torch.int64),
                 STEP_KEY: torch.zeros(columns, dtype=torch.int64),
                 FINAL_KEY: torch.zeros(columns, dtype=torch.bool),
@@ -432,6 +471,21 @@ class FrameWriter(Writer):
         self.forget_rows()
         if empty_write_count:
             self._write_count = 0
+
+
+def check_num_columns(num_columns: int, storage: TensorStorage) -> None:
+    """Makes sure that a storage can have so many columns.
+
+    Raises:
+        ValueError: if it cannot.
+    """
+    check_count("num_columns", num_columns)
+    if storage.ndim == 1 and num_columns > 1:
+        raise ValueError(f"num_columns={num_columns}; a storage of ndim=1 has one column: give it ndim=2")
+    if storage.max_size % num_columns or storage.max_size < 2 * num_columns:
+        raise ValueError(
+            f"num_columns={num_columns}; it must divide the storage's max_size={storage.max_size} into at least 2 rows"
+        )
 
 
 def check_storage(storage: Any) -> None:

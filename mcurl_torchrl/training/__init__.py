@@ -3,6 +3,7 @@
 from mcurl_torchrl.training.allocator import keep_freed_pages
 from mcurl_torchrl.training.batches import Batches
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, CheckpointNotSaved, Checkpoints
+from mcurl_torchrl.training.collecting import InlineSource
 from mcurl_torchrl.training.curves import plot_learning_curve
 from mcurl_torchrl.training.episodes import EnvironmentFailed, EpisodeStream, ReplayedDifferently
 from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluations
@@ -20,17 +21,21 @@ from mcurl_torchrl.training.stopping import StopRequested, catch_stop_signals
 from mcurl_torchrl.training.tables import Table
 from mcurl_torchrl.training.trackers import Trackers, check_installed, make_trackers
 from mcurl_torchrl.training.videos import read_video, write_video
+from mcurl_torchrl.training.worker_steps import WorkerRollouts, WorkerSource
+from mcurl_torchrl.training.workers import CollectorWorkers, WorkerLost
 
 __all__ = [
     "Batches",
     "CheckpointNotRestored",
     "CheckpointNotSaved",
     "Checkpoints",
+    "CollectorWorkers",
     "EnvironmentFailed",
     "EpisodeStream",
     "EpisodeStreams",
     "Evaluation",
     "FramePolicy",
+    "InlineSource",
     "ProbeData",
     "ProbeScore",
     "Progress",
@@ -43,6 +48,9 @@ __all__ = [
     "Table",
     "Trackers",
     "TrainingRun",
+    "WorkerLost",
+    "WorkerRollouts",
+    "WorkerSource",
     "catch_stop_signals",
     "check_installed",
     "collect_probe_data",

@@ -476,6 +476,12 @@ class TrainingRun:
                     f"non-finite parameters of {name} at step {step}; the last good checkpoint is {self._last_saved}"
                 )
 
+    def close(self) -> None:
+        """Ends what the tracked parts have running, such as the workers of a source."""
+        for part in (self._components or {}).values():
+            if (close := getattr(part, "close", None)) is not None:
+                close()
+
     @contextlib.contextmanager
     def _or_warn(self, missing: str) -> Iterator[None]:
         """Goes on without a file that cannot be written: hours of training are worth more than a picture."""

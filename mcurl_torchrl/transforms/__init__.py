@@ -1,4 +1,4 @@
-"""Transforms of sampled frames: stack, crop, mask; their functions in functional.py."""
+"""Transforms of sampled frames: stack, crop, mask; their functions in functional.py. One of environments."""
 
 from mcurl_torchrl.transforms.augmentation import AUGMENTATIONS, augment_transitions, make_augmentation
 from mcurl_torchrl.transforms.crops import CenterCrop, RandomCrop, RandomShift
@@ -8,6 +8,7 @@ from mcurl_torchrl.transforms.mask_cubes import MaskCubes
 from mcurl_torchrl.transforms.mask_observations import MaskObservations
 from mcurl_torchrl.transforms.stack_frames import StackFrames
 from mcurl_torchrl.transforms.views import KEY_VIEW, QUERY_VIEW, AugmentedViews
+from mcurl_torchrl.transforms.writer_column import WriterColumn
 
 __all__ = [
     "AUGMENTATIONS",
@@ -21,6 +22,7 @@ __all__ = [
     "RandomIntensity",
     "RandomShift",
     "StackFrames",
+    "WriterColumn",
     "augment_transitions",
     "center_crop",
     "crop",

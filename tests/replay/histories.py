@@ -32,14 +32,31 @@ class Setting:
     stacked_input: bool = False
     prioritized: bool = False
     memmap: bool = False
+    # Each write is of some of the columns, as by several workers, whose trajectory ids collide.
+    several_writers: bool = False
+
+    @property
+    def ndim(self) -> int:
+        return 2 if self.several_writers or self.num_columns > 1 else 1
 
 
 # What happens to each environment at a step: it goes on, ends one way or the other, was left and reset before this
 # step, or is called truncated although it goes on (as Collector(set_truncated=True) does).
 GOES_ON, TERMINATES, TRUNCATES, WAS_CUT, IS_SPLIT = range(5)
-# A history is a list of these: steps for all environments at once, or a save and load.
+# A history is a list of these: steps for all environments at once, steps of some of them, or a save and load.
 Chunk = list[list[int]]
 SAVE = "save"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Steps of some columns, in this order: what one of several writers writes."""
+
+    columns: list[int]
+    steps: Chunk
+
+
+History = list[Chunk | Part | str]
 
 
 def settings() -> st.SearchStrategy[Setting]:
@@ -54,16 +71,23 @@ def settings() -> st.SearchStrategy[Setting]:
         padding=st.sampled_from(["repeat", "zeros"]),
         stacked_input=st.booleans(),
         prioritized=st.booleans(),
+        several_writers=st.booleans(),
     )
 
 
-def histories(setting: Setting) -> st.SearchStrategy[list[Chunk | str]]:
+def histories(setting: Setting) -> st.SearchStrategy[History]:
     """Draws what happens, in a form that shrinks to something readable."""
     event = st.sampled_from([GOES_ON] * 8 + [TERMINATES, TRUNCATES, WAS_CUT, IS_SPLIT])
-    chunk = st.lists(
-        st.lists(event, min_size=setting.num_columns, max_size=setting.num_columns), min_size=1, max_size=40
-    )
-    return st.lists(st.one_of(chunk, chunk, chunk, st.just(SAVE)), min_size=1, max_size=6)
+
+    def chunk(width: int) -> st.SearchStrategy[Chunk]:
+        return st.lists(st.lists(event, min_size=width, max_size=width), min_size=1, max_size=40)
+
+    if setting.several_writers:
+        columns = st.lists(st.integers(0, setting.num_columns - 1), min_size=1, unique=True)
+        part = columns.flatmap(lambda some: st.builds(Part, st.just(some), chunk(len(some))))
+        return st.lists(st.one_of(part, part, part, st.just(SAVE)), min_size=1, max_size=9)
+    whole = chunk(setting.num_columns)
+    return st.lists(st.one_of(whole, whole, whole, st.just(SAVE)), min_size=1, max_size=6)
 
 
 def random_setting(rng: random.Random) -> Setting:
@@ -77,10 +101,11 @@ def random_setting(rng: random.Random) -> Setting:
         padding=rng.choice(["repeat", "zeros"]),
         stacked_input=rng.random() < 0.5,
         prioritized=rng.random() < 0.5,
+        several_writers=rng.random() < 0.4,
     )
 
 
-def random_history(rng: random.Random, setting: Setting) -> list[Chunk | str]:
+def random_history(rng: random.Random, setting: Setting) -> History:
     """Draws a history fast: episodes of one step up to several times the buffer."""
     end = rng.choice([0.0, 0.02, 0.1, 0.3, 0.8])
     cut = rng.choice([0.0, 0.0, 0.05])
@@ -90,10 +115,13 @@ def random_history(rng: random.Random, setting: Setting) -> list[Chunk | str]:
             return rng.choice([WAS_CUT, IS_SPLIT])
         return rng.choice([TERMINATES, TRUNCATES]) if rng.random() < end else GOES_ON
 
-    history: list[Chunk | str] = []
-    for _ in range(rng.randint(1, 4)):
+    history: History = []
+    columns = list(range(setting.num_columns))
+    for _ in range(rng.randint(1, 9 if setting.several_writers else 4)):
         length = rng.choice([1, rng.randint(1, 8), rng.randint(1, 60)])
-        history.append([[event() for _ in range(setting.num_columns)] for _ in range(length)])
+        written = rng.sample(columns, rng.randint(1, len(columns))) if setting.several_writers else columns
+        chunk = [[event() for _ in written] for _ in range(length)]
+        history.append(Part(written, chunk) if setting.several_writers else chunk)
         if rng.random() < 0.15:
             history.append(SAVE)
     return history
@@ -121,14 +149,16 @@ class Player:
         self._count = 0
         # The frames each environment shows now, newest last, and whether its episode is over.
         self._stacks: list[list[int]] = [[] for _ in range(setting.num_columns)]
+        self._resets = [-1] * setting.num_columns
 
     def make(self) -> tuple:
         """Builds a buffer and its slices."""
         setting = self.setting
-        ndim = 1 if setting.num_columns == 1 else 2
+        ndim = setting.ndim
         size = setting.ring * setting.num_columns
         buffer = FrameReplayBuffer(
             storage=LazyMemmapStorage(size, ndim=ndim) if setting.memmap else LazyTensorStorage(size, ndim=ndim),
+            num_columns=setting.num_columns if setting.several_writers else None,
             num_frames=setting.num_frames,
             n_step=setting.n_step,
             gamma=GAMMA,
@@ -141,11 +171,13 @@ class Player:
         keys = ["pixels", "action", ("next", "reward")]
         return buffer, buffer.slices(num_slices=4, slice_len=setting.slice_len, keys=keys)
 
-    def play(self, history: list[Chunk | str]) -> None:
+    def play(self, history: History) -> None:
         """Writes everything, saving and loading where the history says so."""
         for part in history:
             if part == SAVE:
                 self.save_and_load()
+            elif isinstance(part, Part):
+                self.write(part.steps, part.columns)
             else:
                 self.write(part)
 
@@ -155,12 +187,13 @@ class Player:
         self.buffer, self.slices = self.make()
         self.buffer.loads(Path(self.folder.name))
 
-    def write(self, chunk: Chunk) -> None:
-        """Writes steps of all columns in one call."""
-        steps = [[self._step(column, event) for column, event in enumerate(events)] for events in chunk]
+    def write(self, chunk: Chunk, columns: list[int] | None = None) -> None:
+        """Writes steps of all columns, or of some, in one call."""
+        names = list(range(self.setting.num_columns)) if columns is None else columns
+        steps = [[self._step(name, event) for name, event in zip(names, events, strict=True)] for events in chunk]
         for events in steps:
-            for column, (step, _, _) in enumerate(events):
-                self.plain.write(column, step)
+            for name, (step, _, _) in zip(names, events, strict=True):
+                self.plain.write(name, step)
         grid = [[entry for entry in row] for row in zip(*steps, strict=True)]  # [column][time]
 
         def gather(function, dtype=None) -> torch.Tensor:
@@ -181,11 +214,16 @@ class Player:
                     "truncated": gather(lambda step: step.truncated),
                 },
             },
-            batch_size=[self.setting.num_columns, len(chunk)],
+            batch_size=[len(names), len(chunk)],
         )
-        if self.setting.num_columns == 1:
-            data = data[0]
-        self.buffer.extend(data)
+        if columns is None:
+            self.buffer.extend(data[0] if self.setting.ndim == 1 else data)
+            return
+        data.set(("collector", "traj_ids"), gather(lambda step: step.traj_id).squeeze(-1))
+        if len(columns) == 1 and len(chunk) % 2:
+            self.buffer.extend(data[0], columns=columns[0])
+        else:
+            self.buffer.extend(data, columns=columns)
 
     def _step(self, column: int, event: int) -> tuple[Step, list[int], list[int]]:
         """Makes up the next step of an environment, with the observation before and after it."""
@@ -193,6 +231,7 @@ class Player:
         was_cut = event == WAS_CUT and bool(stack)
         if not stack or was_cut:
             stack = self._reset()
+            self._resets[column] += 1
         self._count += 1
         next_stack = [*stack[1:], self._count]
         padding = [stack[-1] if self.setting.padding == "repeat" else 0] * (self.setting.num_frames - 1)
@@ -205,6 +244,7 @@ class Player:
             truncated=event in (TRUNCATES, IS_SPLIT),
             cut=was_cut,
             has_past=stack[:-1] != padding,
+            traj_id=self._resets[column],
         )
         self._stacks[column] = [] if event in (TERMINATES, TRUNCATES) else next_stack
         size = self.setting.num_frames if self.setting.stacked_input else 1
@@ -291,7 +331,7 @@ class Player:
         assert (batch["trajectory"] == batch["trajectory"][:, :1]).all()
 
 
-def play_and_check(setting: Setting, history: list[Chunk | str]) -> None:
+def play_and_check(setting: Setting, history: History) -> None:
     """Plays a history on a new pair of buffers and compares them."""
     player = Player(setting)
     with player.folder:

@@ -39,6 +39,7 @@ class Step:
     truncated: bool
     cut: bool = False
     has_past: bool = False
+    traj_id: int = 0  # what a collector would write; here nothing looks at it
 
 
 @dataclass

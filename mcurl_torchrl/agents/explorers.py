@@ -1,0 +1,103 @@
+"""Explorers: what agents act with in training; a copy of one acts in another process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mcurl_torchrl.modules import Policy
+
+__all__ = ["Explorer", "RainbowExplorer", "SACExplorer"]
+
+
+class Explorer(nn.Module):
+    """A policy that explores: observations ``[*, ...]`` to actions ``[*, ...]``, of one environment or of several.
+
+    How far it explores (at random, epsilon) is in its buffers: whoever gets its weights gets that as well.
+
+    Args:
+        policy (Policy): the agent's.
+    """
+
+    acts_alone = False  # True in a worker, where no agent calls begin_step
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy: Any = policy
+
+    def is_single(self, observation: Tensor) -> bool:
+        """Tells whether this is the observation of one environment, without a batch dimension."""
+        return observation.ndim == len(self.policy.settings["observation_shape"])
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Draws from the policy."""
+        return self.policy.sample(observation)
+
+    def for_worker(self) -> Explorer:
+        """Returns a copy on the CPU that acts without the agent."""
+        worker = copy.deepcopy(self).cpu().requires_grad_(False)
+        worker.acts_alone = True
+        return worker
+
+
+class _WithRandomActions(Explorer):
+    """An explorer that may act without its policy.
+
+    Args:
+        policy (Policy): the agent's.
+        random_action (callable): returns one action at random.
+    """
+
+    def __init__(self, policy: Policy, random_action: Callable[[], Tensor]) -> None:
+        super().__init__(policy)
+        self.random_action = random_action
+
+    def random_actions(self, observation: Tensor) -> Tensor:
+        if self.is_single(observation):
+            return self.random_action()
+        return torch.stack([self.random_action() for _ in observation])
+
+
+class SACExplorer(_WithRandomActions):
+    """Acts at random in the first steps, then draws from the policy."""
+
+    at_random: Tensor
+
+    def __init__(self, policy: Policy, random_action: Callable[[], Tensor]) -> None:
+        super().__init__(policy, random_action)
+        self.register_buffer("at_random", torch.tensor(True))
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Draws actions."""
+        return self.random_actions(observation) if self.at_random else self.policy.sample(observation)
+
+
+class RainbowExplorer(_WithRandomActions):
+    """Takes the best action under the noise of the policy, or a random one with probability epsilon.
+
+    Several environments that act at once share the noise. Each decides for itself whether it acts at random.
+    """
+
+    epsilon: Tensor
+
+    def __init__(self, policy: Policy, random_action: Callable[[], Tensor], epsilon: float) -> None:
+        super().__init__(policy, random_action)
+        self.register_buffer("epsilon", torch.tensor(epsilon, dtype=torch.float64))
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Chooses actions; in a worker, under new noise."""
+        epsilon = self.epsilon.item()
+        if self.acts_alone:
+            self.policy.reset_noise()
+        if self.is_single(observation):
+            acts_at_random = epsilon > 0 and bool(torch.rand(()) < epsilon)
+            return self.random_action() if acts_at_random else self.policy(observation)
+        actions: Tensor = self.policy(observation)
+        if epsilon > 0:
+            at_random = torch.rand(len(observation)) < epsilon
+            actions = torch.where(at_random, self.random_actions(observation), actions.cpu())
+        return actions

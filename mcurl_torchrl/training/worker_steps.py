@@ -1,0 +1,263 @@
+"""Steps of workers: written to a replay buffer as a training loop needs them, or as rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.utils import NestedKey
+from torch import Tensor
+from torchrl.envs import EnvBase
+
+from mcurl_torchrl.agents.explorers import Explorer
+from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.replay import FrameReplayBuffer
+from mcurl_torchrl.training.episodes import EnvironmentFailed
+from mcurl_torchrl.training.seeds import derive_seed
+from mcurl_torchrl.training.workers import CollectorWorkers, Fragment
+
+__all__ = ["WorkerRollouts", "WorkerSource"]
+
+_FLAGS = ("done", "terminated", "truncated")
+
+
+class _Returns:
+    """The returns of the episodes of each worker's environments."""
+
+    def __init__(self, num_workers: int, envs_per_worker: int) -> None:
+        self._running = torch.zeros(num_workers, envs_per_worker)
+        self.last = torch.full_like(self._running, torch.nan)
+
+    def note(self, worker: int, steps: TensorDictBase) -> None:
+        """Adds the rewards of steps ``[time]`` or ``[environments, time]``."""
+        envs = self._running.shape[1]
+        rewards, ends = (steps["next", name].reshape(envs, -1).unbind(1) for name in ("reward", "done"))
+        for reward, ended in zip(rewards, ends, strict=True):
+            total = self._running[worker] + reward
+            self.last[worker] = torch.where(ended, total, self.last[worker])
+            self._running[worker] = torch.where(ended, 0.0, total)
+
+    def mean(self) -> float | None:
+        """Returns the mean of the last returns; None before the first episode has ended."""
+        ended = self.last[~self.last.isnan()]
+        return ended.mean().item() if len(ended) else None
+
+
+def _kept(observation_key: str) -> list[NestedKey]:
+    """Lists what is kept of a worker's steps."""
+    flags: list[NestedKey] = [("next", flag) for flag in _FLAGS]
+    return [observation_key, "action", ("next", observation_key), ("next", "reward"), *flags]
+
+
+class WorkerSource:
+    """Writes the steps that workers take to a replay buffer. The workers act while the loop learns.
+
+    A worker takes ``fragment_len`` steps in each of its environments with the weights that it got before them. Then it
+    waits for the next question. What holds at every agent step, with F steps in a fragment and N workers:
+
+    - The buffer has had at least as many steps as the agent step says, and at most (N + 1) F more.
+    - The weights of a step are at most 2 (N + 1) F agent steps older than the step's entry in the buffer: the loop
+      waits for a worker that falls behind.
+    - Exactly ``total_agent_steps`` are written in all, each once. Each environment has a column, so no sample mixes
+      them.
+    - A worker that dies, or does not answer within ``timeout_seconds``, is given up with a warning. Its last fragment
+      is lost as a whole, its episode ends as truncated, and the others go on.
+
+    Args:
+        make_env (callable): makes one environment, in the worker.
+        explorer (Explorer): chooses the actions; a worker has a copy of it.
+        buffer (FrameReplayBuffer): gets the steps, with a column for each environment.
+
+    Keyword Args:
+        total_agent_steps (int): how many steps to write in all.
+        options: the other arguments of :class:`CollectorWorkers`.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], EnvBase],
+        explorer: Explorer,
+        buffer: FrameReplayBuffer,
+        *,
+        total_agent_steps: int,
+        seed: int,
+        num_workers: int,
+        envs_per_worker: int = 1,
+        fragment_len: int = 32,
+        observation_key: str = "pixels",
+        **options: Any,
+    ) -> None:
+        self.total = check_count("total_agent_steps", total_agent_steps)
+        self.written = 0
+        self._buffer = buffer
+        self._observation_key = observation_key
+        self._num_envs = envs_per_worker
+        self._fragment = fragment_len * envs_per_worker
+        self._ahead = (num_workers + 1) * self._fragment
+        self._returns = _Returns(num_workers, envs_per_worker)
+
+        def start() -> CollectorWorkers:
+            # Other episodes than before it was stopped, if the run was resumed.
+            return CollectorWorkers(
+                make_env,
+                explorer,
+                seed=derive_seed(seed, "workers", self.written),
+                num_workers=num_workers,
+                envs_per_worker=envs_per_worker,
+                fragment_len=fragment_len,
+                observation_key=observation_key,
+                **options,
+            )
+
+        self._start = start
+        self._workers: CollectorWorkers | None = None
+
+    @property
+    def last_return(self) -> float | None:
+        """The mean over the environments of the return of the last episode that ended; None before the first end."""
+        return self._returns.mean()
+
+    def collect(self, step: int) -> None:
+        """Writes until the buffer has had as many steps as the agent step says; starts the workers at the first call.
+
+        Raises:
+            EnvironmentFailed: if no worker is left.
+        """
+        if self._workers is None:
+            self._workers = self._start()
+        workers = self._workers
+        while True:
+            on_the_way = len(workers.busy) * self._fragment
+            wanted = (min(step + self._ahead, self.total) - self.written - on_the_way) // self._fragment
+            if self.written + on_the_way < min(step, self.total):
+                wanted = max(wanted, 1)
+            workers.ask(workers.idle[: max(0, wanted)], tag=step)
+            falls_behind = any(step - asked >= 2 * self._ahead for asked in workers.busy.values())
+            if self.written >= min(step, self.total) and not falls_behind:
+                return
+            if (fragment := workers.receive()) is not None:
+                self._write(fragment)
+
+    def _write(self, fragment: Fragment) -> None:
+        """Writes a fragment, up to the last step of all, to the columns of its worker."""
+        first = fragment.worker * self._num_envs
+        steps = fragment.steps.select(*_kept(self._observation_key), ("collector", "traj_ids"))
+        steps = steps[..., : (self.total - self.written) // self._num_envs]
+        if not steps.numel():
+            return
+        columns = first if self._num_envs == 1 else range(first, first + self._num_envs)
+        try:
+            self._buffer.extend(steps, columns=columns)
+        except ValueError as error:  # a reward that is not finite, for example
+            raise EnvironmentFailed(f"the steps of worker {fragment.worker} cannot be stored: {error}") from error
+        self.written += steps.numel()
+        self._returns.note(fragment.worker, steps)
+
+    def close(self) -> None:
+        """Ends the workers."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the number of steps written, and the last returns."""
+        return {"written": self.written, "last_returns": self._returns.last}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on with that number. Workers keep no state: new episodes begin."""
+        self.written, self._returns.last = state["written"], state["last_returns"]
+
+
+class WorkerRollouts:
+    """Rollouts of workers, with the face of :class:`~mcurl_torchrl.training.EpisodeStreams`.
+
+    All workers take the steps of a rollout with the present weights, and the loop waits for the last of them: rollouts
+    are on-policy. A rollout needs every environment, so a worker that is lost ends the run.
+
+    Args:
+        make_env (callable): makes one environment, in the worker.
+        explorer (Explorer): chooses the actions; a worker has a copy of it.
+
+    Keyword Args:
+        rollout_len (int): the steps of a rollout in each environment.
+        options: the other arguments of :class:`CollectorWorkers`.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], EnvBase],
+        explorer: Explorer,
+        *,
+        rollout_len: int,
+        num_workers: int,
+        envs_per_worker: int = 1,
+        seed: int,
+        observation_key: str = "pixels",
+        **options: Any,
+    ) -> None:
+        self._keys = _kept(observation_key)
+        self._taken = 0
+        self._returns = _Returns(num_workers, envs_per_worker)
+
+        def start() -> CollectorWorkers:
+            return CollectorWorkers(
+                make_env,
+                explorer,
+                seed=derive_seed(seed, "workers", self._taken),
+                num_workers=num_workers,
+                envs_per_worker=envs_per_worker,
+                fragment_len=rollout_len,
+                observation_key=observation_key,
+                **options,
+            )
+
+        self._start = start
+        self._workers: CollectorWorkers | None = None
+
+    @property
+    def last_return(self) -> float | None:
+        """The mean over the environments of the return of the last episode that ended; None before the first end."""
+        return self._returns.mean()
+
+    def rollout(self, choose: Callable[[Tensor], Tensor], length: int) -> TensorDictBase:
+        """Takes steps in all environments; starts the workers at the first call.
+
+        Args:
+            choose (callable): not called: the workers act by themselves.
+            length (int): the steps in each environment, at most ``rollout_len``.
+
+        Returns:
+            ``[environments, length]`` in TorchRL's layout.
+
+        Raises:
+            EnvironmentFailed: if a worker is lost.
+        """
+        if self._workers is None:
+            self._workers = self._start()
+        workers = self._workers
+        workers.ask(workers.idle, tag=self._taken)
+        found: dict[int, TensorDictBase] = {}
+        while workers.busy and (fragment := workers.receive()) is not None:
+            steps = fragment.steps[..., :length].select(*self._keys)
+            found[fragment.worker] = steps.reshape(-1, length)
+            self._returns.note(fragment.worker, steps)
+        if len(found) < workers.num_workers:
+            raise EnvironmentFailed(f"a rollout needs all workers; {len(found)} of {workers.num_workers} are left")
+        self._taken += 1
+        return torch.cat([found[worker] for worker in sorted(found)])
+
+    def close(self) -> None:
+        """Ends the workers."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the number of rollouts, and the last returns."""
+        return {"taken": self._taken, "last_returns": self._returns.last}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on with that number. Workers keep no state: new episodes begin."""
+        self._taken, self._returns.last = state["taken"], state["last_returns"]

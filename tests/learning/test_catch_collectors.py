@@ -1,0 +1,40 @@
+"""Catch is learned, too, with several environments in one forward pass, in processes and in actors of Ray."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.learning.test_catch import SETTINGS, SOLVED
+from tests.recipes.running import train
+
+pytestmark = pytest.mark.slow
+# Weights are at most 2 (N + 1) F = 24 steps old here; replays 4000 rows for all environments.
+WORKERS = ["collector.num_workers=2", "collector.fragment_agent_steps=4"]
+
+
+@pytest.fixture(autouse=True)
+def _ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # else actors get no processor on a busy machine
+    yield
+    import ray
+
+    ray.shutdown()
+
+
+@pytest.mark.parametrize(
+    "collector",
+    [
+        ["collector.envs_per_worker=8"],
+        ["collector.backend=process", *WORKERS],
+        ["collector.backend=process", *WORKERS, "collector.envs_per_worker=4"],
+        ["collector.backend=ray", *WORKERS],
+    ],
+    ids=["8 in one pass", "2 processes", "2 processes of 4", "2 actors of Ray"],
+)
+def test_it_learns(collector: list[str], tmp_path: Path) -> None:
+    directory = train(tmp_path / "run", *SETTINGS, *collector, "seed=1", recipe="rainbow_mcurl")
+    assert json.loads(directory.result.read_text())["final_return"] >= SOLVED
