@@ -219,7 +219,7 @@ def follow(train: Train, ranks: Ranks) -> None:
         sys.exit(stop.exit_code)
 
 
-def check_settings(cfg: DictConfig, ranks: Ranks) -> None:
+def check_settings(cfg: DictConfig, ranks: Ranks = ALONE) -> None:
     """Refuses numbers that no run can have, by the names under which they were set."""
     least = cfg.env.action_repeat
     try:
