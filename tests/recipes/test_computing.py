@@ -23,6 +23,7 @@ MODULES = {"sac": sac_mcurl, "rainbow": rainbow_mcurl, "ppo": ppo_mcurl}
 LOSSES = {"sac": ["critic_loss", "actor_loss"], "rainbow": ["value"], "ppo": ["loss"]}
 OBJECTIVES = ("mcurl", "mcurl_actions", "sym_curl", "curl", "seq_curl", "mlr", "cpc")
 EVERY = [(recipe, algo) for recipe in MODULES for algo in (*OBJECTIVES, *(["spr"] if recipe == "rainbow" else []))]
+WITH_DROPOUT = ("mcurl", "mcurl_actions", "sym_curl")
 SOME = [("sac", "mcurl"), ("rainbow", "mcurl"), ("ppo", "mcurl"), ("rainbow", "spr")]
 
 
@@ -49,6 +50,7 @@ def updated(
     agent.computing = computing
     metrics = []
     for number in range(updates):
+        torch.manual_seed(number)
         agent.begin_step(agent.first_update_step + number)
         metrics.append(agent.update(*draw(module, agent, buffer), measure=True))
     return agent, metrics
@@ -69,27 +71,31 @@ class TestCompiled:
     @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
     def test_equals_eager(self, recipe: str, algo: str, backend: str, tmp_path: Path) -> None:
         """Three updates, each loss one graph, compiled once. CPC's GRU breaks its loss, as docs/gpu.md states."""
-        expected, expected_metrics = updated(recipe, algo, tmp_path, None)
+        # TorchRL's compiled PPO loss draws an entropy that it does not use: what is drawn after it is something else.
+        more = ["objective.dropout=0"] if recipe == "ppo" and algo in WITH_DROPOUT else []
+        expected, expected_metrics = updated(recipe, algo, tmp_path, None, *more)
         torch._dynamo.reset()
         counters.clear()
         with torch._dynamo.config.patch(error_on_recompile=True):
-            agent, metrics = updated(recipe, algo, tmp_path, Computing(CPU, compile=True, backend=backend))
+            compiling = Computing(CPU, compile=True, backend=backend)
+            agent, metrics = updated(recipe, algo, tmp_path, compiling, *more)
         breaks = sum(counters["graph_break"].values())
         assert (breaks > 0) == (algo == "cpc"), dict(counters["graph_break"])
         if algo != "cpc":
             assert counters["stats"]["unique_graphs"] == len(LOSSES[recipe]) + 1
-        torch.testing.assert_close(metrics, expected_metrics, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(tensors_of(agent), tensors_of(expected), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(metrics, expected_metrics, rtol=1e-3, atol=1e-4)
+        # A tenth of a step of Adam, which makes whole steps of gradients that are nothing but rounding.
+        torch.testing.assert_close(tensors_of(agent), tensors_of(expected), rtol=1e-3, atol=1e-4)
 
     @pytest.mark.slow
     @pytest.mark.timeout(1200)
     @pytest.mark.parametrize("recipe", MODULES)
     def test_inductor_equals_eager(self, recipe: str, tmp_path: Path) -> None:
-        expected, expected_metrics = updated(recipe, "mcurl", tmp_path, None)
+        expected, expected_metrics = updated(recipe, "mcurl", tmp_path, None, "objective.dropout=0")
         torch._dynamo.reset()
-        agent, metrics = updated(recipe, "mcurl", tmp_path, Computing(CPU, compile=True))
-        torch.testing.assert_close(metrics[0], expected_metrics[0], rtol=1e-3, atol=1e-4)
-        torch.testing.assert_close(tensors_of(agent), tensors_of(expected), rtol=1e-2, atol=1e-4)
+        agent, metrics = updated(recipe, "mcurl", tmp_path, Computing(CPU, compile=True), "objective.dropout=0")
+        torch.testing.assert_close(metrics, expected_metrics, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(tensors_of(agent), tensors_of(expected), rtol=1e-3, atol=3e-4)
 
     def test_without_a_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "")
