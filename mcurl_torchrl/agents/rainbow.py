@@ -76,6 +76,7 @@ class RainbowAgent(Agent):
     """
 
     policy: RainbowPolicy
+    explorer: RainbowExplorer
 
     def __init__(
         self,
