@@ -79,6 +79,7 @@ class RainbowAgent(Agent):
     """
 
     policy: RainbowPolicy
+    explorer: RainbowExplorer
 
     def __init__(
         self,

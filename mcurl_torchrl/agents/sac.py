@@ -72,6 +72,8 @@ class SACAgent(Agent):
         (0, 1)
     """
 
+    explorer: SACExplorer
+
     def __init__(
         self,
         losses: LatentSAC,

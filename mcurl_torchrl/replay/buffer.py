@@ -34,9 +34,9 @@ from mcurl_torchrl.stacking import PADDINGS
 __all__ = ["FrameReplayBuffer"]
 
 
-def is_constructor(part: Any) -> bool:
-    """Tells whether this is no storage or sampler, but a function that makes one."""
-    return callable(part) and not isinstance(part, Storage | Sampler)
+def made(part: Any) -> Any:
+    """Returns a storage or a sampler; if this is a function that makes one, what it makes."""
+    return part() if callable(part) and not isinstance(part, Storage | Sampler) else part
 
 
 def columns_in(steps: TensorDictBase) -> int | list[int] | None:
@@ -182,7 +182,7 @@ class FrameReplayBuffer(FrameView):
     ) -> None:
         if delayed_init:
             raise ValueError("delayed_init=True; a FrameReplayBuffer is whole from the start")
-        storage, sampler = (part() if is_constructor(part) else part for part in (storage, sampler))
+        storage, sampler = made(storage), made(sampler)
         check_storage(storage)
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma={gamma}; it must be between 0 and 1")

@@ -256,6 +256,7 @@ class _Worker:
         self._questions.put(weights)
 
     def end(self) -> None:
+        self._forget_actors_without_ray()
         self._questions.put(None)
 
     def join(self, seconds: float) -> None:
@@ -286,10 +287,19 @@ class _Worker:
         for process in getattr(self.collector, "procs", ()):
             with contextlib.suppress(ValueError):  # it is closed already
                 process.kill()
+        self._forget_actors_without_ray()
         if hasattr(self.collector, "stop_remote_collectors"):
             # It forgets its actors then. Else it would kill them when Python ends, which starts Ray anew, and hangs.
-            with contextlib.suppress(Exception):  # their node may be gone, or all of Ray
+            with contextlib.suppress(Exception):  # their node may be gone
                 self.collector.stop_remote_collectors()
+
+    def _forget_actors_without_ray(self) -> None:
+        """Where Ray was shut down its actors are gone: to kill one of them would start Ray anew."""
+        if actors := getattr(self.collector, "remote_collectors", None):
+            import ray
+
+            if not ray.is_initialized():
+                actors.clear()
 
 
 def _in_a_line(error: BaseException) -> str:
@@ -320,7 +330,9 @@ def _connect_to_ray(num_workers: int) -> None:
         raise ImportError("backend='ray' needs Ray: pip install 'mcurl-torchrl[cluster]'") from error
     if not ray.is_initialized():
         # RAY_ADDRESS names a cluster to connect to. Else a new one starts here: an actor counts as a core.
-        local = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": max(num_workers, os.cpu_count() or 1)}
+        local: dict[str, Any] = (
+            {} if "RAY_ADDRESS" in os.environ else {"num_cpus": max(num_workers, os.cpu_count() or 1)}
+        )
         ray.init(include_dashboard=False, log_to_driver=False, **local)
 
 

@@ -80,7 +80,7 @@ def test_what_is_in_the_buffer_at_each_step_and_after_an_actor_was_killed(ray: M
 def test_the_object_store_is_full(ray: ModuleType) -> None:
     """Ray puts what has no room on the disk: nothing is lost."""
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 2**20)
-    buffer = make_buffer(2)
+    buffer = make_buffer(2, ring=2500)
     source = make_source(buffer, total=2000, fragment_len=250)  # fragments too large to be sent without the store
     source.collect(1)
     kept = [ray.put(np.zeros(8 * 2**20, np.uint8)) for _ in range(20)]  # twice the store

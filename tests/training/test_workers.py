@@ -28,9 +28,9 @@ from tests.warm_start import run_python
 FRAGMENT = 8
 
 
-def make_buffer(num_columns: int, *, prioritized: bool = False, n_step: int = 1) -> FrameReplayBuffer:
+def make_buffer(num_columns: int, *, ring: int = 1200, prioritized: bool = False, n_step: int = 1) -> FrameReplayBuffer:
     return FrameReplayBuffer(
-        storage=LazyTensorStorage(1200 * num_columns, ndim=2),
+        storage=LazyTensorStorage(ring * num_columns, ndim=2),
         num_columns=num_columns,
         num_frames=3,
         n_step=n_step,
