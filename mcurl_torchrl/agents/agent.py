@@ -79,7 +79,7 @@ class Agent(ABC):
         """
 
     def compute(self, loss: Loss, data: TensorDictBase) -> TensorDictBase:
-        """Computes a loss of the agent or the task, as :attr:`computing` says."""
+        """Computes a loss of the agent or the task, as ``computing`` says."""
         return loss(data) if self.computing is None else self.computing(loss, data)
 
     def end_step(self, step: int) -> dict[str, float]:

@@ -105,7 +105,8 @@ def assert_equal(first: TensorDict, second: TensorDict) -> None:
 
 
 def test_no_transform_is_left_out() -> None:
-    assert public_classes(Transform, mcurl_torchrl, mcurl_torchrl.transforms) == set(CASES)
+    of_steps = {"WriterColumn"}  # reads no frames; its tests are beside those of several writers
+    assert public_classes(Transform, mcurl_torchrl, mcurl_torchrl.transforms) == set(CASES) | of_steps
 
 
 @EVERYWHERE
