@@ -44,7 +44,7 @@ def test_hydras_own_groups_are_passed_on(arguments: list[str]):
         (["-m", "hydra/launcher=job-lib"], "did you mean joblib"),
         (["hydra/launcher=joblib"], "hydra/launcher=joblib runs the jobs of a sweep: add -m"),
     ],
-    ids=" ".join,
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
 def test_a_launcher_that_cannot_be_used(arguments: list[str], answer: str):
     with pytest.raises(command_line.BadCommand, match=answer):
@@ -79,7 +79,7 @@ def test_a_job_that_may_be_started_again_goes_on(name: str):
         (["launcher=submitit_local", "launcher.timeout=3"], "launcher=submitit_local cannot be used: .*timeout"),
         (["launcher=submitit_slurm"], "launcher=submitit_slurm cannot be used: .*(srun|sbatch)"),
     ],
-    ids=" ".join,
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
 def test_a_launcher_that_a_suite_cannot_use(arguments: list[str], answer: str, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
