@@ -1439,10 +1439,10 @@ MUTANTS = [
         f"{LOSS}::TestContracts::test_compile",
     ),
     Mutant(
-        "rounded weights without gradients are found again",
+        "bfloat16 is float32",
         "agents/computing.py",
-        "cache_enabled=False",
-        "cache_enabled=True",
+        "enabled=self.dtype != torch.float32",
+        "enabled=False",
         f"{COMPUTING}::TestBfloat16::test_is_close_to_float32[rainbow-mcurl]",
     ),
     Mutant(
@@ -1450,7 +1450,7 @@ MUTANTS = [
         "modules/heads.py",
         "return full_precision(self.layers(torch.cat([latent, action], dim=-1)))",
         "return self.layers(torch.cat([latent, action], dim=-1))",
-        f"{COMPUTING}::TestBfloat16::test_everything_that_stays_is_float32[sac]",
+        f"{COMPUTING}::TestBfloat16::test_values_and_distributions_of_actions_are_float32",
     ),
     Mutant(
         "what was drawn ahead is not saved",

@@ -87,11 +87,7 @@ class Computing:
 
     def autocast(self) -> torch.autocast:
         """Returns the context of the precision; for float32, one that does nothing."""
-        # No cache of rounded weights: a network that is first called without gradients (to choose Rainbow's next
-        # action) and then with them would find the rounded weights that have none, and never learn.
-        return torch.autocast(
-            self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32, cache_enabled=False
-        )
+        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
 
     def _compiled_form(self, loss: Loss) -> Loss:
         if loss not in self._compiled:
