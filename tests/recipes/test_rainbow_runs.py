@@ -138,7 +138,7 @@ def test_every_algorithm_runs(algo: str, tmp_path: Path):
     directory = train(tmp_path / "run", *SMALL, "env=Pong", f"algo={algo}", "total_env_steps=60")
     last = tables.read(directory.metrics.path)[-1]
     assert math.isfinite(last["loss_value"])
-    assert (last["loss_auxiliary"] == 0) == (algo == "rainbow")
+    assert (last["loss_auxiliary"] == 0) == (algo in ("rad", "rainbow"))
     assert ("contrastive_accuracy_zeroed" in last) == (algo in HIDING)
     load_policy(directory.path)
 
