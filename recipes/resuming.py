@@ -6,6 +6,7 @@ import functools
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from yaml import YAMLError
 
 from mcurl_torchrl.training import Checkpoints, RunDirectory
 from recipes.command_line import AUTO, BadCommand, check_recipe, quoted
+from recipes.schema import CollectorConfig
 
 # The settings that may differ between a run and its resumption without an effect on its numbers.
 NOT_COMPARED = ("resume", "resume_changed", "logging.progress")
@@ -95,8 +97,9 @@ def how_to_go_on(directory: RunDirectory) -> str:
 
 def saved_config(directory: RunDirectory) -> Any:
     try:
-        return OmegaConf.to_container(OmegaConf.load(directory.config))
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        # A run from before there were collectors had one environment in its own process.
+        return {"collector": asdict(CollectorConfig()), **OmegaConf.to_container(OmegaConf.load(directory.config))}
+    except (OSError, TypeError, ValueError, YAMLError, OmegaConfBaseException) as error:
         raise BadCommand(f"resume={directory.path}: {directory.config.name} cannot be read: {error}") from None
 
 
