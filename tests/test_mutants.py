@@ -35,7 +35,6 @@ STATISTICS = "tests/reports/test_statistics.py"
 FAULTS_STOPPING = "tests/faults/test_stopping.py"
 FAULTS_DISK = "tests/faults/test_disk_and_records.py"
 WRITERS = "tests/replay/test_several_writers.py"
-BATCHED = "tests/recipes/test_batched_envs.py"
 WORKERS = "tests/training/test_workers.py"
 
 
@@ -1241,11 +1240,11 @@ MUTANTS = [
         f"{WORKERS}::test_a_worker_that_falls_behind_is_waited_for",
     ),
     Mutant(
-        "workers run ahead of the learner",
+        "weights may be five times as old",
         "training/worker_steps.py",
         "self._ahead = (num_workers + 1) * self._fragment",
         "self._ahead = 5 * (num_workers + 1) * self._fragment",
-        f"{WORKERS}::test_what_is_in_the_buffer_at_each_step",
+        f"{WORKERS}::test_a_worker_that_falls_behind_is_waited_for",
     ),
     Mutant(
         "more steps are written than the run has",
