@@ -13,7 +13,8 @@ from tests.recipes.running import train
 
 pytestmark = pytest.mark.slow
 WORKERS = ["collector.num_workers=2", "collector.fragment_agent_steps=4"]  # weights at most 24 steps old
-# Eight that act with the same noise explore less than one that acts eight times: they get twice the steps.
+# Eight that act with the same noise explore less than one that acts eight times, and runs with workers are never the
+# same twice: all get twice the steps.
 LONGER = ["total_env_steps=3600", "evaluation.interval_env_steps=3600"]
 
 
@@ -29,12 +30,12 @@ def _ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     "collector",
     [
-        ["collector.envs_per_worker=8", *LONGER],
+        ["collector.envs_per_worker=8"],
         ["collector.backend=process", *WORKERS],
         ["collector.backend=ray", *WORKERS],
     ],
     ids=["8 in one pass", "2 processes", "2 actors of Ray"],
 )
 def test_it_learns(collector: list[str], tmp_path: Path) -> None:
-    directory = train(tmp_path / "run", *SETTINGS, *collector, "seed=1", recipe="rainbow_mcurl")
+    directory = train(tmp_path / "run", *SETTINGS, *LONGER, *collector, "seed=1", recipe="rainbow_mcurl")
     assert json.loads(directory.result.read_text())["final_return"] >= SOLVED
