@@ -13,8 +13,8 @@ from tests.recipes.running import train
 
 pytestmark = pytest.mark.slow
 WORKERS = ["collector.num_workers=2", "collector.fragment_agent_steps=4"]  # weights at most 24 steps old
-# With the 1800 steps of test_catch.py, eight environments came to 0.54 and two actors of Ray to 0.66 with this seed (two
-# processes passed): all get twice the steps. Why they are slower was not looked into.
+# With the 1800 steps of test_catch.py, eight environments came to 0.54 and two actors of Ray to 0.66 with this seed
+# (two processes passed): all get twice the steps. Why they are slower was not looked into.
 LONGER = ["total_env_steps=3600", "evaluation.interval_env_steps=3600"]
 
 
