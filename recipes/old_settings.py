@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from recipes.schema import CollectorConfig
+
+# The settings that came later, and what a run without them had.
+CAME_LATER: dict[str, Any] = {
+    "compile": False,
+    "cuda_graphs": False,
+    "precision": "float32",
+    "sample_ahead": 0,
+    "collector": asdict(CollectorConfig()),
+}
 OLD_AUGMENTATIONS = {
     "encoder": {"random_crop": ("crop", "crop"), "center_crop": ("none", "crop")},
     "rainbow": {"shift": ("none", "curl_shift"), "none": ("none", "none")},
@@ -13,6 +24,7 @@ OLD_AUGMENTATIONS = {
 
 def as_of_today(settings: dict[str, Any]) -> dict[str, Any]:
     """Returns a run's settings under the keys of today; those of a new run come back as they are."""
+    settings = {**CAME_LATER, **settings}
     if "augmentation" in settings:
         return settings
     for name, meant in OLD_AUGMENTATIONS.items():

@@ -25,9 +25,6 @@ NOT_COMPARED = ("resume", "resume_changed", "logging.progress")
 # The settings that a resumed run may change: they move the last digits of numbers at most.
 MAY_CHANGE = ("threads", "compile", "cuda_graphs")
 
-# The settings that came after the first release of runs, and what a run without them had.
-CAME_LATER = {"compile": False, "cuda_graphs": False, "precision": "float32", "sample_ahead": 0}
-
 
 def continues(cfg: DictConfig, directory: RunDirectory) -> bool:
     """Tells whether there is a run to continue; empties the directory of one that ended before its first checkpoint."""
@@ -69,7 +66,7 @@ def prepare_directory(
     compared = comparable(cfg)
     overrides = [given for given in overrides if given.partition("=")[0] not in ("resume", "resume_changed")]
     if resume:
-        changed = dict(differences({**CAME_LATER, **saved_config(directory)}, compared))
+        changed = dict(differences(saved_config(directory), compared))
         refused = [line for key, line in changed.items() if key not in MAY_CHANGE]
         if refused and not cfg.resume_changed:
             listed = "".join(f"\n  {line}" for line in refused)

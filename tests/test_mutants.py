@@ -43,7 +43,6 @@ LAUNCHERS = "tests/recipes/test_suite_launchers.py"
 RANKS = "tests/test_ranks.py"
 RANKED_RUNS = "tests/recipes/test_ranks.py"
 WRITERS = "tests/replay/test_several_writers.py"
-BATCHED = "tests/recipes/test_batched_envs.py"
 WORKERS = "tests/training/test_workers.py"
 
 
@@ -1475,9 +1474,9 @@ MUTANTS = [
     ),
     Mutant(
         "settings that came later stop old runs",
-        "../recipes/resuming.py",
-        "{**CAME_LATER, **saved_config(directory)}",
-        "saved_config(directory)",
+        "../recipes/old_settings.py",
+        "settings = {**CAME_LATER, **settings}",
+        "settings = dict(settings)",
         "tests/recipes/test_learner_runs.py::test_settings_of_a_resumed_run",
     ),
     Mutant(
@@ -1551,11 +1550,11 @@ MUTANTS = [
         f"{WORKERS}::test_a_worker_that_falls_behind_is_waited_for",
     ),
     Mutant(
-        "workers run ahead of the learner",
+        "weights may be five times as old",
         "training/worker_steps.py",
         "self._ahead = (num_workers + 1) * self._fragment",
         "self._ahead = 5 * (num_workers + 1) * self._fragment",
-        f"{WORKERS}::test_what_is_in_the_buffer_at_each_step",
+        f"{WORKERS}::test_a_worker_that_falls_behind_is_waited_for",
     ),
     Mutant(
         "more steps are written than the run has",

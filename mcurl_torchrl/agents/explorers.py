@@ -40,6 +40,8 @@ class Explorer(nn.Module):
     def for_worker(self) -> Explorer:
         """Returns a copy on the CPU that acts without the agent."""
         worker = copy.deepcopy(self).cpu().requires_grad_(False)
+        for parameter in worker.parameters():
+            parameter.data = parameter.data.contiguous()  # as it is sent to workers, whatever the learner prefers
         worker.acts_alone = True
         return worker
 

@@ -26,6 +26,7 @@ import cloudpickle
 import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
+from torch import Tensor
 from torchrl.collectors import Collector
 from torchrl.envs import EnvBase, SerialEnv
 
@@ -168,7 +169,7 @@ class CollectorWorkers:
         """
         if not numbers:
             return
-        weights = TensorDict.from_module(self._explorer).data.clone().cpu()
+        weights = TensorDict.from_module(self._explorer).data.apply(_plain_copy)
         for number in numbers:
             self._workers[number].ask(weights, tag)
 
@@ -300,6 +301,11 @@ class _Worker:
 
             if not ray.is_initialized():
                 actors.clear()
+
+
+def _plain_copy(weight: Tensor) -> Tensor:
+    """Returns a copy on the CPU with its dimensions in order: Ray sends no others, and convolutions may have others."""
+    return weight.cpu().clone(memory_format=torch.contiguous_format)
 
 
 def _in_a_line(error: BaseException) -> str:

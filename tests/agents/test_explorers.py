@@ -59,7 +59,10 @@ def test_a_worker_draws_its_own_noise():
 
 def test_a_worker_has_a_copy():
     explorer = make_sac()
+    explorer.policy.to(memory_format=torch.channels_last)
+    assert not all(parameter.is_contiguous() for parameter in explorer.parameters())
     worker = explorer.for_worker()
+    assert all(parameter.is_contiguous() for parameter in worker.parameters())  # Ray sends no others
     with torch.no_grad():
         for parameter in explorer.parameters():
             parameter.add_(1)

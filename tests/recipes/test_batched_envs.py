@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from mcurl_torchrl import FrameReplayBuffer
 from mcurl_torchrl.agents import RainbowAgent, SACAgent
-from mcurl_torchrl.training import Checkpoints
-from tests.recipes.running import RECIPES, SMALL, train
+from mcurl_torchrl.training import Checkpoints, RunDirectory
+from recipes.resuming import comparable, differences, saved_config
+from tests.recipes.running import RECIPES, SMALL, settings, train
 from tests.recipes.test_resume import assert_same_run
 from tests.warm_start import run_python
 
@@ -74,6 +76,16 @@ def test_stopped_inside_a_round_and_resumed(recipe: str, tmp_path: Path) -> None
     assert Checkpoints(tmp_path / "run" / "checkpoints").latest().step == 38
     resumed = train(tmp_path / "run", *SETTINGS[recipe], f"resume='{tmp_path / 'run'}'", recipe=recipe)
     assert_same_run(resumed, whole)
+
+
+def test_a_run_from_before_there_were_collectors_has_the_default_one(tmp_path: Path) -> None:
+    now = comparable(settings(*SMALL))
+    before = {key: value for key, value in now.items() if key != "collector"}
+    directory = RunDirectory(tmp_path)
+    directory.write_config(OmegaConf.to_yaml(before))
+    assert list(differences(saved_config(directory), now)) == []
+    several = comparable(settings(*SMALL, "collector.envs_per_worker=5"))
+    assert [key for key, _ in differences(saved_config(directory), several)] == ["collector.envs_per_worker"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from omegaconf import OmegaConf
 
 from mcurl_torchrl.training import RunDirectory
 from recipes.command_line import BadCommand
-from recipes.resuming import CAME_LATER, comparable, prepare_directory
+from recipes.old_settings import CAME_LATER
+from recipes.resuming import comparable, prepare_directory
 from tests.recipes.running import RECIPES, settings, train
 from tests.recipes.test_resume import SETTINGS, assert_same_run
 from tests.warm_start import run_python
