@@ -163,7 +163,7 @@ def check_collector(cfg: RecipeConfig) -> None:
             f"total_env_steps={cfg.total_env_steps} are {total} agent steps; "
             f"collector.envs_per_worker={cfg.collector.envs_per_worker} must divide them"
         )
-    if cfg.replay.capacity % columns or cfg.replay.capacity < 2 * columns:
+    if columns > 1 and (cfg.replay.capacity % columns or cfg.replay.capacity < 2 * columns):
         raise ValueError(
             f"replay.capacity={cfg.replay.capacity}; it must be a multiple of {columns}, the number of environments "
             "that the collector has, with at least 2 rows for each"
