@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,7 +52,44 @@ def _kept(observation_key: str) -> list[NestedKey]:
     return [observation_key, "action", ("next", observation_key), ("next", "reward"), *flags]
 
 
-class WorkerSource:
+class _CollectsByWorkers:
+    """Starts workers when they are first needed, and ends them; knows the returns of their episodes."""
+
+    def __init__(
+        self,
+        make_env: Callable[[], EnvBase],
+        explorer: Explorer,
+        *,
+        seed: int,
+        num_workers: int,
+        envs_per_worker: int,
+        **options: Any,
+    ) -> None:
+        options |= {"num_workers": num_workers, "envs_per_worker": envs_per_worker}
+        self._start = partial(CollectorWorkers, make_env, explorer, **options)
+        self._seed = seed
+        self._returns = _Returns(num_workers, envs_per_worker)
+        self._workers: CollectorWorkers | None = None
+
+    def _started(self, done: int) -> CollectorWorkers:
+        """Returns the workers. A resumed run starts them with other episodes than before, by what it has ``done``."""
+        if self._workers is None:
+            self._workers = self._start(seed=derive_seed(self._seed, "workers", done))
+        return self._workers
+
+    @property
+    def last_return(self) -> float | None:
+        """The mean over the environments of the return of the last episode that ended; None before the first end."""
+        return self._returns.mean()
+
+    def close(self) -> None:
+        """Ends the workers."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+
+
+class WorkerSource(_CollectsByWorkers):
     """Writes the steps that workers take to a replay buffer. The workers act while the loop learns.
 
     A worker takes ``fragment_len`` steps in each of its environments with the weights that it got before them. Then it
@@ -89,6 +127,16 @@ class WorkerSource:
         observation_key: str = "pixels",
         **options: Any,
     ) -> None:
+        super().__init__(
+            make_env,
+            explorer,
+            seed=seed,
+            num_workers=num_workers,
+            envs_per_worker=envs_per_worker,
+            fragment_len=fragment_len,
+            observation_key=observation_key,
+            **options,
+        )
         self.total = check_count("total_agent_steps", total_agent_steps)
         self.written = 0
         self._buffer = buffer
@@ -96,28 +144,6 @@ class WorkerSource:
         self._num_envs = envs_per_worker
         self._fragment = fragment_len * envs_per_worker
         self._ahead = (num_workers + 1) * self._fragment
-        self._returns = _Returns(num_workers, envs_per_worker)
-
-        def start() -> CollectorWorkers:
-            # Other episodes than before it was stopped, if the run was resumed.
-            return CollectorWorkers(
-                make_env,
-                explorer,
-                seed=derive_seed(seed, "workers", self.written),
-                num_workers=num_workers,
-                envs_per_worker=envs_per_worker,
-                fragment_len=fragment_len,
-                observation_key=observation_key,
-                **options,
-            )
-
-        self._start = start
-        self._workers: CollectorWorkers | None = None
-
-    @property
-    def last_return(self) -> float | None:
-        """The mean over the environments of the return of the last episode that ended; None before the first end."""
-        return self._returns.mean()
 
     def collect(self, step: int) -> None:
         """Writes until the buffer has had as many steps as the agent step says; starts the workers at the first call.
@@ -125,9 +151,7 @@ class WorkerSource:
         Raises:
             EnvironmentFailed: if no worker is left.
         """
-        if self._workers is None:
-            self._workers = self._start()
-        workers = self._workers
+        workers = self._started(self.written)
         while True:
             on_the_way = len(workers.busy) * self._fragment
             wanted = (min(step + self._ahead, self.total) - self.written - on_the_way) // self._fragment
@@ -155,12 +179,6 @@ class WorkerSource:
         self.written += steps.numel()
         self._returns.note(fragment.worker, steps)
 
-    def close(self) -> None:
-        """Ends the workers."""
-        if self._workers is not None:
-            self._workers.close()
-            self._workers = None
-
     def state_dict(self) -> dict[str, Any]:
         """Returns the number of steps written, and the last returns."""
         return {"written": self.written, "last_returns": self._returns.last}
@@ -170,7 +188,7 @@ class WorkerSource:
         self.written, self._returns.last = state["written"], state["last_returns"]
 
 
-class WorkerRollouts:
+class WorkerRollouts(_CollectsByWorkers):
     """Rollouts of workers, with the face of :class:`~mcurl_torchrl.training.EpisodeStreams`.
 
     All workers take the steps of a rollout with the present weights, and the loop waits for the last of them: rollouts
@@ -197,29 +215,18 @@ class WorkerRollouts:
         observation_key: str = "pixels",
         **options: Any,
     ) -> None:
+        super().__init__(
+            make_env,
+            explorer,
+            seed=seed,
+            num_workers=num_workers,
+            envs_per_worker=envs_per_worker,
+            fragment_len=rollout_len,
+            observation_key=observation_key,
+            **options,
+        )
         self._keys = _kept(observation_key)
         self._taken = 0
-        self._returns = _Returns(num_workers, envs_per_worker)
-
-        def start() -> CollectorWorkers:
-            return CollectorWorkers(
-                make_env,
-                explorer,
-                seed=derive_seed(seed, "workers", self._taken),
-                num_workers=num_workers,
-                envs_per_worker=envs_per_worker,
-                fragment_len=rollout_len,
-                observation_key=observation_key,
-                **options,
-            )
-
-        self._start = start
-        self._workers: CollectorWorkers | None = None
-
-    @property
-    def last_return(self) -> float | None:
-        """The mean over the environments of the return of the last episode that ended; None before the first end."""
-        return self._returns.mean()
 
     def rollout(self, choose: Callable[[Tensor], Tensor], length: int) -> TensorDictBase:
         """Takes steps in all environments; starts the workers at the first call.
@@ -234,9 +241,7 @@ class WorkerRollouts:
         Raises:
             EnvironmentFailed: if a worker is lost.
         """
-        if self._workers is None:
-            self._workers = self._start()
-        workers = self._workers
+        workers = self._started(self._taken)
         workers.ask(workers.idle, tag=self._taken)
         found: dict[int, TensorDictBase] = {}
         while workers.busy and (fragment := workers.receive()) is not None:
@@ -247,12 +252,6 @@ class WorkerRollouts:
             raise EnvironmentFailed(f"a rollout needs all workers; {len(found)} of {workers.num_workers} are left")
         self._taken += 1
         return torch.cat([found[worker] for worker in sorted(found)])
-
-    def close(self) -> None:
-        """Ends the workers."""
-        if self._workers is not None:
-            self._workers.close()
-            self._workers = None
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the number of rollouts, and the last returns."""
