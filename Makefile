@@ -43,10 +43,6 @@ $(DOCS_READY): $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
 
-$(CLUSTER_READY): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cluster]'
-	@touch $@
-
 # Files in the order of the folders, which ends with short ones. By itself xdist puts those of few tests last, such as
 # whole trainings, and then one worker waits for another.
 SHARING := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
