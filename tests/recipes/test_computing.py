@@ -81,10 +81,10 @@ class TestCompiled:
         with torch._dynamo.config.patch(error_on_recompile=algo != "cpc"):
             compiling = Computing(CPU, compile=True, backend=backend)
             agent, metrics = updated(recipe, algo, tmp_path, compiling, *more)
-        breaks = sum(counters["graph_break"].values())
-        assert (breaks > 0) == (algo == "cpc"), dict(counters["graph_break"])
-        if algo != "cpc":
-            assert counters["stats"]["unique_graphs"] == len(LOSSES[recipe]) + 1
+        graphs, losses = counters["stats"]["unique_graphs"], len(LOSSES[recipe]) + 1
+        # A GRU, which is not compiled at all, does not count as a break: more graphs than losses tell of it.
+        assert not counters["graph_break"]
+        assert graphs > losses if algo == "cpc" else graphs == losses
         torch.testing.assert_close(metrics, expected_metrics, rtol=1e-3, atol=1e-4)
         # A tenth of a step of Adam, which makes whole steps of gradients that are nothing but rounding.
         torch.testing.assert_close(tensors_of(agent), tensors_of(expected), rtol=1e-3, atol=1e-4)
