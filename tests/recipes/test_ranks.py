@@ -80,7 +80,7 @@ def test_a_signal_to_one_rank_stops_all_and_the_run_goes_on_bit_for_bit(
     assert_same_run(resume_on_ranks(recipe, folder), whole)
 
 
-@pytest.mark.parametrize("recipe", ["rainbow_mcurl"], scope="module")
+@pytest.mark.parametrize("recipe", ["rainbow_mcurl"], indirect=True, scope="module")
 class TestFaults:
     @pytest.mark.slow
     def test_a_killed_rank_ends_the_run_with_a_sentence(self, recipe: str, whole: RunDirectory, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ class TestFaults:
         assert "objective.num_slices=3 cannot be shared by 2 ranks" in first
 
 
-@pytest.mark.parametrize("recipe", ["sac_mcurl"], scope="module")
+@pytest.mark.parametrize("recipe", ["sac_mcurl"], indirect=True, scope="module")
 def test_an_environment_that_fails_ends_all_ranks_and_the_step_before_is_saved(recipe: str, tmp_path: Path) -> None:
     first, second = train_on_ranks(recipe, tmp_path / "run", first=work.break_environment)
     assert "the joint is loose" in first and "to go on from the checkpoint of agent step 24:" in first
