@@ -69,7 +69,8 @@ def test_what_is_in_the_buffer_at_each_step_and_after_an_actor_was_killed(ray: M
     actors = {process for process, *_ in written_steps(buffer)}
     assert len(actors) == 2 and os.getpid() not in actors
     os.kill(min(actors), signal.SIGKILL)
-    with pytest.warns(WorkerLost, match="of 2 failed: ActorDiedError: .*; 1 go on"):
+    # Ray says that the actor died, or gloo, by which weights are sent, that the connection is closed.
+    with pytest.warns(WorkerLost, match="of 2 failed: .*; 1 go on"):
         go_on(201, 400)
     steps = written_steps(buffer)
     assert source.written == 400 == len(steps) == len(set(steps))
