@@ -334,8 +334,8 @@ def _connect_to_ray(num_workers: int) -> None:
         import ray
     except ImportError as error:
         raise ImportError("backend='ray' needs Ray: pip install 'mcurl-torchrl[cluster]'") from error
-    # What still waits for an actor after ray.shutdown() would start Ray anew. RAY_ENABLE_AUTO_CONNECT=0 does the same, if
-    # it is set before TorchRL imports Ray.
+    # What still waits for an actor after ray.shutdown() would start Ray anew. RAY_ENABLE_AUTO_CONNECT=0 does the same
+    # where it is set before TorchRL imports Ray.
     ray._private.auto_init_hook.enable_auto_connect = False
     if not ray.is_initialized():
         # RAY_ADDRESS names a cluster to connect to. Else a new one starts here: an actor counts as a core.
