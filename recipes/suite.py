@@ -12,13 +12,12 @@ all runs; the same command goes on. docs/suites.md has the format of a suite and
 from __future__ import annotations
 
 import functools
-import sys
 from dataclasses import dataclass, fields
 from typing import Any
 
 import yaml
 
-from recipes.command_line import BadCommand, did_you_mean, program
+from recipes.command_line import BadCommand, answer, did_you_mean
 from recipes.suites.definition import find_suite, read_suite, suite_names
 
 EXPERIMENT_KEYS = ("envs", "algos", "seeds", "overrides")
@@ -115,10 +114,4 @@ def describe_options() -> str:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except (BadCommand, OSError) as error:
-        sys.exit(f"{program()}: {error}")
-    except KeyboardInterrupt:
-        print("interrupted before a run was started", file=sys.stderr)
-        sys.exit(130)
+    answer(main)
