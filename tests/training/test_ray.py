@@ -99,22 +99,26 @@ def test_a_node_is_lost_and_then_the_other_one(ray: ModuleType) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     ray.init(address=cluster.address, log_to_driver=False)
-    buffer = make_buffer(2)
-    source = make_source(buffer)
+    buffer = make_buffer(2, ring=20_000)
+    source = make_source(buffer, total=20_000)  # far more than is collected before Ray notices that a node is gone
+    step = 0
     try:
-        for step in range(1, 101):
-            source.collect(step)
+        while step < 100:
+            source.collect(step := step + 1)
         cluster.remove_node(nodes[0], allow_graceful=False)
-        with pytest.warns(WorkerLost, match="; 1 go on"):
-            for step in range(101, 301):
-                source.collect(step)
+        with pytest.warns(WorkerLost, match="; 1 go on") as seen:
+            while not any(warning.category is WorkerLost for warning in seen):
+                source.collect(step := step + 1)
                 check_transitions(buffer, buffer.sample())
+        for _ in range(100):
+            source.collect(step := step + 1)
+            check_transitions(buffer, buffer.sample())
         steps = written_steps(buffer)
         assert len(steps) == len(set(steps)) == source.written
         cluster.remove_node(nodes[1], allow_graceful=False)
         with pytest.warns(WorkerLost), pytest.raises(EnvironmentFailed, match="no worker is left of 2"):
-            for step in range(301, 401):
-                source.collect(step)
+            while True:
+                source.collect(step := step + 1)
         check_transitions(buffer, buffer.sample())
     finally:
         source.close()
