@@ -49,6 +49,8 @@ def answer_early(*, config_name: str, schema: type) -> None:
             check_choices(cfg, schema)
             if "env" in cfg:
                 check_env(cfg.env)
+            if missing := OmegaConf.missing_keys(cfg):
+                raise BadCommand(f"{min(missing)} is not given; add {min(missing)}=VALUE, as --help shows it")
     except (BadCommand, ValueError, HydraException, OmegaConfBaseException, OSError) as error:
         sys.exit(f"{program()}: {in_a_sentence(error)}" if first else 1)
     try:

@@ -50,7 +50,7 @@ def learn(folder: Path, algo: str, seed: int, steps: int = STEPS) -> float:
     return json.loads(directory.result.read_text())["final_return"]
 
 
-@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize("algo", [pytest.param("ppo", marks=pytest.mark.slow), "mcurl"])
 def test_it_learns(algo: str, tmp_path: Path) -> None:
     assert learn(tmp_path, algo, seed=1) >= SOLVED
 

@@ -607,7 +607,9 @@ class TestContracts:
         torch.testing.assert_close(value, expected, rtol=0.02, atol=0.02)
         value.backward()
 
-    @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+    @pytest.mark.parametrize(
+        "backend", ["eager", *(pytest.param(b, marks=pytest.mark.slow) for b in ("aot_eager", "inductor"))]
+    )
     def test_compile(self, make_loss: type[NoisyTargetLoss], backend: str) -> None:
         """One graph, without breaks; noise drawn later is seen by it."""
         policy = make_policy(sigma_init=1.0)

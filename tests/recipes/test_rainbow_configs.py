@@ -42,12 +42,22 @@ def test_the_groups_hold_what_the_benchmark_has():
     assert options("reference") == REFERENCES
 
 
+def check_composes(*chosen: str):
+    cfg = settings(*chosen)
+    OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    return cfg
+
+
 @pytest.mark.parametrize("algo", ALGOS)
-def test_every_combination_composes(algo):
+def test_an_algorithm_composes_with_each_preset_and_reference(algo):
+    for group, names in (("preset", options("preset")), ("reference", REFERENCES)):
+        for name in names:
+            assert check_composes(f"algo={algo}", f"{group}={name}").algo_name == algo
+
+
+def test_each_preset_composes_with_each_reference():
     for preset, reference in itertools.product(options("preset"), REFERENCES):
-        cfg = settings(f"algo={algo}", f"preset={preset}", f"reference={reference}")
-        assert cfg.algo_name == algo
-        OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+        assert check_composes(f"preset={preset}", f"reference={reference}").preset_name == preset
 
 
 @pytest.mark.parametrize("game", ATARI_100K_GAMES)
