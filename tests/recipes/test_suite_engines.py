@@ -32,6 +32,12 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def has_signals(pid: int) -> bool:
+    """Tells whether a process that is held has a signal to handle when it goes on."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("ShdPnd:")[2].split()[0], 16) != 0
+
+
 @pytest.mark.parametrize("launcher", ["joblib", "ray"])
 def test_a_run_and_a_worker_are_killed(launcher, runs, undisturbed, tmp_path: Path, capsys):  # noqa: F811
     command = [*write(tmp_path, experiment(LONG, [1, 2])), "jobs=2", f"launcher={launcher}"]
@@ -72,8 +78,11 @@ def test_ctrl_c_saves_all_and_the_same_command_goes_on(launcher, runs, undisturb
     command = [*write(tmp_path, experiment(LONG, [1])), f"launcher={launcher}"]
 
     def press() -> None:
-        process_of(runs[0])
+        pid = process_of(runs[0])
+        os.kill(pid, signal.SIGSTOP)  # it must not be at its end before the signal comes
         os.kill(os.getpid(), signal.SIGINT)
+        wait_for(lambda: has_signals(pid))
+        os.kill(pid, signal.SIGCONT)
 
     with meanwhile(press):
         assert script.main(command) == 130
