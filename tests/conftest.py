@@ -17,7 +17,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 logging.getLogger("torchrl").setLevel(logging.WARNING)
 
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # the workers share the cores instead of each taking all of them
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
+    threads = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+    torch.set_num_threads(threads)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # of the processes that tests start
 
 
 @pytest.fixture(autouse=True)

@@ -206,7 +206,11 @@ def test_an_environment_of_another_python_is_made_anew(module: ModuleType) -> No
         (["lint", "TORCH=cpu"], False),
     ],
 )
-def test_make_goes_again_for_what_is_named(module: ModuleType, words: list[str], installs: bool) -> None:
+def test_make_goes_again_for_what_is_named(
+    module: ModuleType, words: list[str], installs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MAKEFLAGS", "MAKEOVERRIDES"):  # what the make above these tests was given
+        monkeypatch.delenv(name, raising=False)
     (module.ENVIRONMENT / ".stamp").touch()
     plan = subprocess.run(["make", "--dry-run", *words], cwd=module.REPO, check=True, capture_output=True, text=True)
     assert ("scripts/make_venv.py" in plan.stdout) == installs
