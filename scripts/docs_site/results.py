@@ -8,7 +8,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "benchmarks" / "results"
 PAGES = ("report.md", "README.md")  # what recipes/report.py wrote; else what somebody wrote
-DECLARED = ("probe_table",)  # folders that are no suite, and were declared like one
+DECLARED = ("probe_table", "probe_table_first")  # folders that are no suite, and were declared like one
 SHOWN = {".png", ".svg", ".gif", ".md", ".csv", ".html"}
 
 

@@ -36,7 +36,7 @@ def test_means_and_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_table, "SEEDS", (1, 2, 3))
     found = probe_table.estimates(rows(1, 2, 3), "error")
     half = 2.484  # Student's, of 1, 2, 3
-    assert found["crop only"]["reacher-easy"].value == 112
+    assert found["crop only"]["cheetah-run"].value == 112
     assert found["crop only"]["mean"].value == 112  # of 12, 112 and 212
     assert found["random"]["mean"].low == pytest.approx(102 - half, abs=1e-3)
     assert found["random"]["mean"].high == pytest.approx(102 + half, abs=1e-3)
