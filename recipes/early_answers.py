@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 
@@ -26,6 +27,7 @@ from recipes.command_line import (
 from recipes.schema import check_env
 
 READ_LATER = ("resume", "run")  # what a run directory holds is checked with the modules that wrote it
+ANSWER_SECONDS = 60.0  # that the first rank may take to say what is wrong
 
 
 def answer_early(*, config_name: str, schema: type) -> None:
@@ -50,8 +52,11 @@ def answer_early(*, config_name: str, schema: type) -> None:
             if "env" in cfg:
                 check_env(cfg.env)
             if missing := OmegaConf.missing_keys(cfg):
-                raise BadCommand(f"{min(missing)} is not given; add {min(missing)}=VALUE, as --help shows it")
+                examples = {one.name: one.metadata.get("example") for one in fields(schema)}
+                raise BadCommand(f"{min(missing)}={examples.get(min(missing)) or 'VALUE'} is needed")
     except (BadCommand, ValueError, HydraException, OmegaConfBaseException, OSError) as error:
+        if not first:
+            time.sleep(ANSWER_SECONDS)  # torchrun ends all ranks as soon as one has failed, also the one that answers
         sys.exit(f"{program()}: {in_a_sentence(error)}" if first else 1)
     try:
         importlib.import_module("mcurl_torchrl")  # before TorchRL itself, which does not say what is missing

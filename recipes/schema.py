@@ -19,6 +19,11 @@ def choice(*choices: str, default: str | None = None) -> Any:
     return field(default=choices[0] if default is None else default, metadata={"choices": choices})
 
 
+def needed(example: str) -> Any:
+    """Makes a field that every command has to set; a command without it is shown the example."""
+    return field(default=MISSING, metadata={"example": example})
+
+
 @dataclass
 class PublishedConfig:
     """Settings that were published for one environment; recipes and objectives refer to them."""
@@ -324,14 +329,14 @@ class PretrainConfig:
 class ProbeCommandConfig:
     env: EnvConfig = field(default_factory=EnvConfig)
     probe: ProbeConfig = field(default_factory=ProbeConfig)
-    encoders: Any = MISSING  # files of recipes/pretrain.py, or run directories, in a list; or one of them
+    encoders: Any = needed("FILE")  # files of recipes/pretrain.py, or run directories, in a list; or one of them
     seed: int = 1
     device: str = "cpu"
 
 
 @dataclass
 class EvaluateConfig:
-    run: str = MISSING  # a run directory
+    run: str = needed("RUN_DIR")  # a run directory
     which: str = "latest"  # latest | best | an agent step that has a checkpoint
     episodes: int = 10  # how many to play
     num_envs: int = 1  # how many are played side by side
@@ -359,7 +364,7 @@ class PlayConfig:
 
 @dataclass
 class ReportConfig:
-    runs: Any = MISSING  # a folder that holds runs at any depth, a suite's for example, or a list of such folders
+    runs: Any = needed("DIR")  # a folder that holds runs at any depth, a suite's for example, or a list of such folders
     out: str = "report"  # a folder for the report
     title: str = "Report"  # of the page
     bootstrap_repetitions: int = 10_000  # draws for the intervals of aggregates
