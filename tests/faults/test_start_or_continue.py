@@ -95,15 +95,19 @@ def test_a_sweep_started_again_continues(tmp_path: Path):
     assert [[entry["step"] for entry in manifest["resumed"]] for manifest in manifests] == [[15], []]
 
 
-def test_equal_commands_have_directories_of_their_own():
-    def place() -> str:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            cfg = compose("sac_mcurl", return_hydra_config=True, overrides=["hydra.job.name=sac_mcurl"])
-        return cfg.hydra.run.dir
+@pytest.mark.parametrize("script", ["sac_mcurl", "rainbow_mcurl", "ppo_mcurl", "pretrain", "probe", "evaluate"])
+def test_equal_commands_have_directories_of_their_own(script: str):
+    def places() -> tuple[str, str]:
+        given = [f"hydra.job.name={script}", "+hydra.job.num=0", *(["run=here"] if script == "evaluate" else [])]
+        with initialize_config_dir(str(launch.config_folder(script)), version_base="1.3"):
+            hydra = compose(script, return_hydra_config=True, overrides=given).hydra
+        return hydra.run.dir, hydra.sweep.dir
 
-    places = {place() for _ in range(3)}
-    assert len(places) == 3
-    assert all(re.search(r"-seed1-\d{8}-\d{6}-\d{6}$", place) for place in places)  # with microseconds
+    single, swept = zip(*(places() for _ in range(3)), strict=True)
+    assert len(set(single)) == 3
+    assert all(re.search(r"\d{8}-\d{6}-\d{6}$", place) for place in single)  # with microseconds
+    if script not in ("probe", "evaluate"):
+        assert len(set(swept)) == 3
 
 
 def test_threads_may_change_without_a_flag(fault, tmp_path: Path):
