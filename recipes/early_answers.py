@@ -23,7 +23,7 @@ from recipes.command_line import (
     program,
     read_settings,
 )
-from recipes.schema import check_env
+from recipes.schema import check_env, check_least
 
 READ_LATER = ("resume", "run")  # what a run directory holds is checked with the modules that wrote it
 
@@ -49,6 +49,7 @@ def answer_early(*, config_name: str, schema: type) -> None:
             check_choices(cfg, schema)
             if "env" in cfg:
                 check_env(cfg.env)
+            check_least(cfg)
             if missing := OmegaConf.missing_keys(cfg):
                 raise BadCommand(f"{min(missing)} is not given; add {min(missing)}=VALUE, as --help shows it")
     except (BadCommand, ValueError, HydraException, OmegaConfBaseException, OSError) as error:
