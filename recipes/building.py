@@ -141,6 +141,12 @@ def make_storage(replay: ReplayConfig, directory: Path, *, ndim: int = 1, ranks:
     return ReservedMemmapStorage(replay.capacity, scratch_dir=folder, ndim=ndim)
 
 
+def remove_storages(directory: Path) -> None:
+    """Removes the rows of a run's replay on disk when the run ends: its checkpoints have them, too."""
+    for rows in directory.glob("replay_storage*"):
+        shutil.rmtree(rows, ignore_errors=True)
+
+
 # -- collecting --------------------------------------------------------------------------------------------------------
 
 

@@ -38,7 +38,7 @@ from mcurl_torchrl.training import (
     keep_freed_pages,
     make_trackers,
 )
-from recipes.building import make_computing, padding
+from recipes.building import make_computing, padding, remove_storages
 from recipes.command_line import BadCommand, config_folder, in_a_sentence, is_multirun, prepare, program
 from recipes.joining import joined_ranks
 from recipes.objective_files import drop_foreign_keys
@@ -172,6 +172,7 @@ def run_locked(
         trackers.close(failed=failed)
         if run is not None:
             run.close()
+        remove_storages(directory.path)
     ranks.meet()
     if stop.requested and not run.finished:
         print(

@@ -1206,6 +1206,13 @@ MUTANTS = [
         f"{FAULTS_DISK}::test_the_room_of_a_replay_is_taken_at_once",
     ),
     Mutant(
+        "the rows of an ended run stay on the disk",
+        "../recipes/launch.py",
+        "        remove_storages(directory.path)\n",
+        "",
+        f"{FAULTS_DISK}::test_a_run_with_its_replay_on_disk_is_resumed",
+    ),
+    Mutant(
         "the rows of a killed run stand in the way",
         "../recipes/building.py",
         "shutil.rmtree(folder, ignore_errors=True)",

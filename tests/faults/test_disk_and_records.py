@@ -40,8 +40,12 @@ LONGER = ["total_env_steps=60", "resume_changed=true"]
 def test_a_run_with_its_replay_on_disk_is_resumed(finished: RunDirectory, fault, tmp_path: Path):
     fault(press("SIGTERM", TRAINING, 25))
     stopped(tmp_path / "run", "replay.memmap=true")
+    assert not (tmp_path / "run" / "replay_storage").exists()  # the checkpoint has its rows
+    (tmp_path / "run" / "replay_storage").mkdir()
+    (tmp_path / "run" / "replay_storage" / "pixels.memmap").touch()  # as a killed process leaves it
     fault(never)
     assert results(resumed(tmp_path / "run", "replay.memmap=true")) == results(finished)
+    assert not (tmp_path / "run" / "replay_storage").exists()
 
 
 def test_a_replay_for_which_there_is_no_room_is_refused_at_the_start(tmp_path: Path):
