@@ -146,6 +146,8 @@ def test_whole_numbers_may_be_written_with_an_exponent():
     given = prepare("total_env_steps=1e3", "seed=2.0", "sac.lr=1e-3", "objective.coeff=1e0", "threads=1e0")
     assert given == ["total_env_steps=1000", "seed=2", "sac.lr=1e-3", "objective.coeff=1e0", "threads=1"]
     assert prepare("total_env_steps=1.5") == ["total_env_steps=1.5"]  # Hydra refuses it
+    swept = prepare("-m", "total_env_steps=1e3,2e3,5", "seed=range(1,3)", "sac.lr=1e-3,1e0", "threads=1.5,2.0")
+    assert swept == ["-m", "total_env_steps=1000,2000,5", "seed=range(1,3)", "sac.lr=1e-3,1e0", "threads=1.5,2"]
 
 
 def test_a_wrong_path_does_not_search_the_disk(fault, tmp_path: Path, monkeypatch):
