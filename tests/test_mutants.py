@@ -1206,6 +1206,13 @@ MUTANTS = [
         f"{FAULTS_DISK}::test_the_room_of_a_replay_is_taken_at_once",
     ),
     Mutant(
+        "a full disk is noticed after an evaluation",
+        "../recipes/building.py",
+        "storage.check_room(size * storage.max_size, storage.scratch_dir)",
+        "pass",
+        f"{FAULTS_DISK}::test_a_replay_without_room_is_refused_before_anything_is_played",
+    ),
+    Mutant(
         "the rows of an ended run stay on the disk",
         "../recipes/launch.py",
         "        remove_storages(directory.path)\n",
