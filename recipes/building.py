@@ -116,17 +116,33 @@ class ReservedMemmapStorage(LazyMemmapStorage):
         super()._init(data)
         for rows in self._storage.values(include_nested=True, leaves_only=True):
             size = os.path.getsize(rows.filename)
+            self.check_room(size, rows.filename)  # asked first: a failed reservation fills the disk
             try:
-                if size > shutil.disk_usage(rows.filename).free:  # asked first: a failed reservation fills the disk
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 with open(rows.filename, "r+b") as file:
                     os.posix_fallocate(file.fileno(), 0, size)
             except OSError as error:
-                raise OSError(
-                    error.errno,
-                    f"replay.memmap=true: no room for {size:,} bytes of {rows.filename} ({error.strerror}); "
-                    f"replay.capacity={self.max_size} is the number of its rows",
-                ) from None
+                raise self._no_room(size, rows.filename, error) from None
+
+    def check_room(self, size: int, place: str | Path) -> None:
+        """Raises an OSError if a disk has no room for so many bytes."""
+        if size > shutil.disk_usage(Path(place).parent).free:
+            raise self._no_room(size, place, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+    def _no_room(self, size: int, place: str | Path, error: OSError) -> OSError:
+        return OSError(
+            error.errno,
+            f"replay.memmap=true: no room for {size:,} bytes of {place} ({error.strerror}); "
+            f"replay.capacity={self.max_size} is the number of its rows",
+        )
+
+
+def check_room(buffer: FrameReplayBuffer, env: EnvBase) -> None:
+    """Refuses a replay on disk for which there is no room now; the first step, which takes the room, comes later."""
+    storage = buffer.storage
+    if isinstance(storage, ReservedMemmapStorage):
+        frames = env.observation_spec[buffer.pixels_key]
+        size = frames.shape.numel() // buffer.num_frames * frames.dtype.itemsize
+        storage.check_room(size * storage.max_size, storage.scratch_dir)
 
 
 def make_storage(replay: ReplayConfig, directory: Path, *, ndim: int = 1, ranks: Ranks = ALONE) -> LazyTensorStorage:
@@ -139,6 +155,12 @@ def make_storage(replay: ReplayConfig, directory: Path, *, ndim: int = 1, ranks:
     folder = directory / ("replay_storage" if ranks.leads else f"replay_storage_rank{ranks.index}")
     shutil.rmtree(folder, ignore_errors=True)  # of a killed process; a resumed run takes its rows from the checkpoint
     return ReservedMemmapStorage(replay.capacity, scratch_dir=folder, ndim=ndim)
+
+
+def remove_storages(directory: Path) -> None:
+    """Removes the rows of a run's replay on disk when the run ends: its checkpoints have them, too."""
+    for rows in directory.glob("replay_storage*"):
+        shutil.rmtree(rows, ignore_errors=True)
 
 
 # -- collecting --------------------------------------------------------------------------------------------------------

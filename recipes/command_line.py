@@ -115,16 +115,18 @@ def read_settings(arguments: list[str], schema: type, conf: Path) -> tuple[list[
 
 
 def as_whole_number(override: Override, schema: type) -> Override:
-    """Writes 1e3 as 1000 where the schema wants a whole number: OmegaConf takes no other form."""
-    value = None if override.is_sweep_override() else override.value()
-    if not isinstance(value, float) or not value.is_integer():
+    """Writes 1e3 as 1000 where the schema wants a whole number, in a sweep, too: OmegaConf takes no other form."""
+    given = override.value()
+    values = given.list if isinstance(given, ChoiceSweep) else [given]
+    if not any(isinstance(value, float) and value.is_integer() for value in values):
         return override
     node: Any = OmegaConf.structured(schema)
     for part in override.key_or_group.split("."):
         node = node._get_node(part) if isinstance(node, DictConfig) and part in node else None
     if not isinstance(node, IntegerNode):
         return override
-    return OverridesParser.create().parse_override(f"{override.key_or_group}={int(value)}")
+    whole = (int(value) if isinstance(value, float) and value.is_integer() else value for value in values)
+    return OverridesParser.create().parse_override(f"{override.key_or_group}={','.join(map(str, whole))}")
 
 
 def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:

@@ -24,7 +24,7 @@ from recipes.command_line import (
     program,
     read_settings,
 )
-from recipes.schema import check_env
+from recipes.schema import check_env, check_least
 
 READ_LATER = ("resume", "run")  # what a run directory holds is checked with the modules that wrote it
 ANSWER_SECONDS = 60.0  # that the first rank may take to say what is wrong
@@ -51,6 +51,7 @@ def answer_early(*, config_name: str, schema: type) -> None:
             check_choices(cfg, schema)
             if "env" in cfg:
                 check_env(cfg.env)
+            check_least(cfg)
             if missing := OmegaConf.missing_keys(cfg):
                 examples = {one.name: one.metadata.get("example") for one in fields(schema)}
                 raise BadCommand(f"{min(missing)}={examples.get(min(missing)) or 'VALUE'} is needed")

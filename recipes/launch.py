@@ -20,7 +20,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mcurl_torchrl.checks import check_count, check_number
+from mcurl_torchrl.checks import check_number
 from mcurl_torchrl.ranks import ALONE, RankLost, Ranks
 from mcurl_torchrl.reports import write_run_page
 from mcurl_torchrl.training import (
@@ -38,22 +38,14 @@ from mcurl_torchrl.training import (
     keep_freed_pages,
     make_trackers,
 )
-from recipes.building import make_computing, padding
+from recipes.building import make_computing, padding, remove_storages
 from recipes.command_line import BadCommand, config_folder, in_a_sentence, is_multirun, prepare, program
 from recipes.joining import joined_ranks
 from recipes.objective_files import drop_foreign_keys
 from recipes.published_scores import published_scores, random_and_human_score
 from recipes.requeueing import requeue
 from recipes.resuming import already_finished, continues, how_to_go_on, prepare_directory
-from recipes.schema import check_env
-
-# The settings that are whole numbers of at least 1, or null where the schema allows that.
-COUNTS = (
-    *("env.action_repeat", "threads", "checkpoint.interval_agent_steps", "checkpoint.keep_last"),
-    *("evaluation.interval_env_steps", "evaluation.episodes", "evaluation.final_episodes", "evaluation.num_envs"),
-    *("logging.interval_agent_steps", "collector.num_workers", "collector.envs_per_worker"),
-    "collector.fragment_agent_steps",
-)
+from recipes.schema import check_env, check_least
 
 Train = Callable[[Any, TrainingRun], None]
 
@@ -180,6 +172,7 @@ def run_locked(
         trackers.close(failed=failed)
         if run is not None:
             run.close()
+        remove_storages(directory.path)
     ranks.meet()
     if stop.requested and not run.finished:
         print(
@@ -221,20 +214,13 @@ def follow(train: Train, ranks: Ranks) -> None:
 
 def check_settings(cfg: DictConfig, ranks: Ranks = ALONE) -> None:
     """Refuses numbers that no run can have, by the names under which they were set."""
-    least = cfg.env.action_repeat
     try:
         check_env(cfg.env)
-        for key in COUNTS:
-            if (count := OmegaConf.select(cfg, key)) is not None:
-                check_count(key, count)
+        check_least(cfg)
         check_number("evaluation.epsilon", cfg.evaluation.epsilon, least=0, most=1)
         check_number("collector.timeout_seconds", cfg.collector.timeout_seconds, above=0)
-        check_number("seed", cfg.seed, least=0)
-        check_count("sample_ahead", cfg.sample_ahead, least=0)
         make_computing(cfg, pick_device(cfg.device, ranks))
         check_ranks(cfg, ranks)
-        if cfg.total_env_steps < least:
-            raise ValueError(f"total_env_steps={cfg.total_env_steps}; it must be at least {least}, one agent step")
         for name in ("wandb", "mlflow"):
             options = cfg.logging[name]
             if options is not None and not OmegaConf.is_dict(options):

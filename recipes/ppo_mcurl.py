@@ -29,6 +29,7 @@ from mcurl_torchrl.objectives import LatentPPO
 from mcurl_torchrl.training import Batches, EpisodeStreams, TrainingRun, WorkerRollouts, seed_everything
 from recipes.building import (
     check_actions,
+    check_room,
     check_workers,
     make_augmentations,
     make_env,
@@ -124,6 +125,7 @@ def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
     ppo, spec = cfg.ppo, env.action_spec
     discrete = type(spec) is Categorical
     check_actions(env, discrete=discrete, recipe="PPO", other="ppo_mcurl")
+    check_room(buffer, env)
     actions = {"num_actions": spec.n} if discrete else {"action_dim": spec.shape[-1]}
     augmentations = make_augmentations(cfg.augmentation)
     with section("ppo"):

@@ -32,6 +32,7 @@ from mcurl_torchrl.transforms import augment_transitions
 from recipes.building import (
     check_actions,
     check_collector,
+    check_room,
     make_augmentations,
     make_env,
     make_source,
@@ -118,6 +119,7 @@ def make_replay(cfg: RainbowRecipeConfig, directory: Path, ranks: Ranks = ALONE)
 
 def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, device: torch.device) -> RainbowAgent:
     check_actions(env, discrete=True, recipe="Rainbow", other="sac_mcurl")
+    check_room(buffer, env)
     rainbow = cfg.rainbow
     losses = {"categorical": CategoricalDQNLoss, "expected": ExpectedDQNLoss}
     with section("rainbow"):

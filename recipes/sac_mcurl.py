@@ -29,6 +29,7 @@ from mcurl_torchrl.transforms import augment_transitions
 from recipes.building import (
     check_actions,
     check_collector,
+    check_room,
     make_augmentations,
     make_env,
     make_source,
@@ -102,6 +103,7 @@ def make_replay(cfg: SACRecipeConfig, directory: Path, ranks: Ranks = ALONE) -> 
 
 def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, device: torch.device) -> SACAgent:
     check_actions(env, discrete=False, recipe="SAC", other="rainbow_mcurl")
+    check_room(buffer, env)
     sac, key = cfg.sac, cfg.env.observation
     policy = GaussianPolicy(
         env.observation_spec[key].shape,

@@ -394,6 +394,25 @@ def check_env(env: Any) -> None:
         )
 
 
+# The least value of settings that are whole numbers, or null where the schema allows that.
+COUNTS = (
+    *("env.action_repeat", "threads", "checkpoint.interval_agent_steps", "checkpoint.keep_last"),
+    *("evaluation.interval_env_steps", "evaluation.episodes", "evaluation.final_episodes", "evaluation.num_envs"),
+    *("logging.interval_agent_steps", "collector.num_workers", "collector.envs_per_worker"),
+    "collector.fragment_agent_steps",
+)
+LEAST = dict.fromkeys(COUNTS, 1) | {"seed": 0, "sample_ahead": 0}
+
+
+def check_least(cfg: Any) -> None:
+    """Refuses whole numbers that are too small for any run, by the names under which they were set."""
+    for key, least in LEAST.items():
+        if (value := OmegaConf.select(cfg, key)) is not None and value < least:
+            raise ValueError(f"{key}={value}; it must be at least {least}")
+    if "total_env_steps" in cfg and cfg.total_env_steps < (least := cfg.env.action_repeat):
+        raise ValueError(f"total_env_steps={cfg.total_env_steps}; it must be at least {least}, one agent step")
+
+
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None), replace=True)
 OmegaConf.register_new_resolver("agent_steps", lambda env_steps, repeat: env_steps // repeat, replace=True)
 OmegaConf.register_new_resolver("multiply", lambda *factors: math.prod(factors), replace=True)

@@ -27,13 +27,17 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
+def _with_one_thread() -> Iterator[None]:
     """Results are the same bit for bit with the same number of threads only, and small networks are faster with one."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+one_thread = pytest.fixture(_with_one_thread, name="one_thread")
+# For what the fixtures of a module train: they are made before those of a test.
+one_thread_in_module = pytest.fixture(_with_one_thread, name="one_thread_in_module", scope="module")
 
 
 @pytest.fixture

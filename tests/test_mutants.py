@@ -551,7 +551,7 @@ MUTANTS = [
     Mutant(
         "the mean is over all places",
         "objectives/functional.py",
-        "total / masked.sum().clamp(min=1)",
+        "total / ranks.sum(masked.sum()).clamp(min=1)",
         "total / masked.numel()",
         GOLDEN,
     ),
@@ -1110,7 +1110,7 @@ MUTANTS = [
     Mutant(
         "padding is a negative",
         "objectives/functional.py",
-        "logits = logits.masked_fill(~(valid.unsqueeze(-2) | own), -torch.inf)",
+        "logits = logits.masked_fill(~(valid.unsqueeze(-2) | own_key), -torch.inf)",
         "pass",
         "tests/objectives/test_padding.py",
     ),
@@ -1131,8 +1131,8 @@ MUTANTS = [
     Mutant(
         "padding counts in the loss of values",
         "objectives/noisy_targets.py",
-        '"loss_value": reduce_masked(losses, valid, self.reduction),',
-        '"loss_value": reduce_masked(losses, None, self.reduction),',
+        '"loss_value": reduce_masked(losses, valid, self.reduction, ranks=self.ranks),',
+        '"loss_value": reduce_masked(losses, None, self.reduction, ranks=self.ranks),',
         "tests/contract/test_losses.py::TestPadding",
     ),
     Mutant(
@@ -1204,6 +1204,20 @@ MUTANTS = [
         "os.posix_fallocate(file.fileno(), 0, size)",
         "pass",
         f"{FAULTS_DISK}::test_the_room_of_a_replay_is_taken_at_once",
+    ),
+    Mutant(
+        "a full disk is noticed after an evaluation",
+        "../recipes/building.py",
+        "storage.check_room(size * storage.max_size, storage.scratch_dir)",
+        "pass",
+        f"{FAULTS_DISK}::test_a_replay_without_room_is_refused_before_anything_is_played",
+    ),
+    Mutant(
+        "the rows of an ended run stay on the disk",
+        "../recipes/launch.py",
+        "        remove_storages(directory.path)\n",
+        "",
+        f"{FAULTS_DISK}::test_a_run_with_its_replay_on_disk_is_resumed",
     ),
     Mutant(
         "the rows of a killed run stand in the way",
@@ -1461,7 +1475,7 @@ MUTANTS = [
     Mutant(
         "transforms of the thread draw from the global generator",
         "training/batches.py",
-        "transform.generator = self.generator",
+        "module.generator = self.generator",
         "pass",
         f"{BATCHES}::test_the_same_numbers_each_time",
     ),

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from recipes.command_line import CONF, BadCommand, check_overrides, config_folder, did_you_mean
+from recipes.command_line import CONF, BadCommand, as_whole_number, check_overrides, config_folder, did_you_mean
 from recipes.schema import PPORecipeConfig, RainbowRecipeConfig, SACRecipeConfig
 
 SCHEMAS = {"ppo_mcurl": PPORecipeConfig, "rainbow_mcurl": RainbowRecipeConfig, "sac_mcurl": SACRecipeConfig}
@@ -57,7 +57,8 @@ def _composed(recipe: str, overrides: tuple[str, ...]) -> dict[str, Any]:
 
     try:
         with initialize_config_dir(str(config_folder(recipe)), version_base="1.3"):
-            cfg = compose(recipe, overrides=list(overrides))
+            given = OverridesParser.create().parse_overrides(list(overrides))
+            cfg = compose(recipe, overrides=[as_whole_number(one, SCHEMAS[recipe]).input_line for one in given])
         check_settings(cfg)
         return comparable(cfg)
     except (BadCommand, HydraException, OmegaConfBaseException) as error:

@@ -10,6 +10,11 @@ def _one_thread(one_thread) -> None:
     """In all tests of this folder."""
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread_in_module(one_thread_in_module) -> None:
+    """And in the fixtures of its modules."""
+
+
 @pytest.fixture
 def fault(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Faulty, float], float]], None]:
     """Sets the fault that the environments have in each step and reset, until the test is over."""

@@ -17,7 +17,7 @@ from mcurl_torchrl.training.checkpoints import CheckpointNotSaved
 from recipes.building import ReservedMemmapStorage
 from tests.faults.stopping import RUN, TRAINING, never, press, resumed, saved, stopped
 from tests.no_room import files_at_most
-from tests.recipes.running import results, train
+from tests.recipes.running import SMALL, results, settings, train
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,7 @@ def run(finished: RunDirectory, tmp_path: Path) -> RunDirectory:
     return RunDirectory(shutil.copytree(finished.path, tmp_path / "run"))
 
 
+ENVS = {"sac_mcurl": ["env=cartpole-swingup"], "rainbow_mcurl": ["env=Breakout"], "ppo_mcurl": ["env=Breakout"]}
 LONGER = ["total_env_steps=60", "resume_changed=true"]
 
 
@@ -40,8 +41,12 @@ LONGER = ["total_env_steps=60", "resume_changed=true"]
 def test_a_run_with_its_replay_on_disk_is_resumed(finished: RunDirectory, fault, tmp_path: Path):
     fault(press("SIGTERM", TRAINING, 25))
     stopped(tmp_path / "run", "replay.memmap=true")
+    assert not (tmp_path / "run" / "replay_storage").exists()  # the checkpoint has its rows
+    (tmp_path / "run" / "replay_storage").mkdir()
+    (tmp_path / "run" / "replay_storage" / "pixels.memmap").touch()  # as a killed process leaves it
     fault(never)
     assert results(resumed(tmp_path / "run", "replay.memmap=true")) == results(finished)
+    assert not (tmp_path / "run" / "replay_storage").exists()
 
 
 def test_a_replay_for_which_there_is_no_room_is_refused_at_the_start(tmp_path: Path):
@@ -49,6 +54,16 @@ def test_a_replay_for_which_there_is_no_room_is_refused_at_the_start(tmp_path: P
     storage = ReservedMemmapStorage(shutil.disk_usage(tmp_path).free // row + 1024, scratch_dir=tmp_path / "rows")
     with pytest.raises(OSError, match=r"replay.memmap=true: no room for [0-9,]+ bytes of .*pixels.memmap"):
         storage.set(0, TensorDict({"pixels": torch.zeros(row, dtype=torch.uint8)}))
+
+
+@pytest.mark.parametrize("recipe", list(ENVS))
+def test_a_replay_without_room_is_refused_before_anything_is_played(recipe: str, tmp_path: Path):
+    given = [*SMALL, *ENVS[recipe], "replay.memmap=true"]
+    frame = settings(*given, recipe=recipe).env.image_size ** 2
+    capacity = 16 * (shutil.disk_usage(tmp_path).free // (8 * frame))  # PPO wants a multiple of its environments
+    with pytest.raises(SystemExit, match=r"replay.memmap=true: no room for [0-9,]+ bytes") as ended:
+        train(tmp_path / "run", *given, f"replay.capacity={capacity}", recipe=recipe)
+    assert str(ended.value).endswith("nothing was saved yet")
 
 
 def test_the_room_of_a_replay_is_taken_at_once(tmp_path: Path):

@@ -70,6 +70,10 @@ def test_help_needs_no_torch(tmp_path: Path, script: str, argument: str) -> None
         ("sac_mcurl", "env=gym", "env=gym needs env.id"),
         ("sac_mcurl", "env.id=CartPole-v1", "env.id=CartPole-v1 needs env=gym; without it, cartpole-swingup would be"),
         ("rainbow_mcurl", "env.task=humanoid-run", "env.task=humanoid-run needs env=dmc"),
+        ("sac_mcurl", "threads=0", "threads=0; it must be at least 1"),
+        ("pretrain", "seed=-1", "seed=-1; it must be at least 0"),
+        ("rainbow_mcurl", "evaluation.num_envs=0", "evaluation.num_envs=0; it must be at least 1"),
+        ("ppo_mcurl", "total_env_steps=0", "total_env_steps=0; it must be at least 1, one agent step"),
         (
             "sac_mcurl",
             "env=gym env.id=Some-v0 algo=state_sac",

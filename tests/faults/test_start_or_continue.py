@@ -95,15 +95,19 @@ def test_a_sweep_started_again_continues(tmp_path: Path):
     assert [[entry["step"] for entry in manifest["resumed"]] for manifest in manifests] == [[15], []]
 
 
-def test_equal_commands_have_directories_of_their_own():
-    def place() -> str:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            cfg = compose("sac_mcurl", return_hydra_config=True, overrides=["hydra.job.name=sac_mcurl"])
-        return cfg.hydra.run.dir
+@pytest.mark.parametrize("script", ["sac_mcurl", "rainbow_mcurl", "ppo_mcurl", "pretrain", "probe", "evaluate"])
+def test_equal_commands_have_directories_of_their_own(script: str):
+    def places() -> tuple[str, str]:
+        given = [f"hydra.job.name={script}", "+hydra.job.num=0", *(["run=here"] if script == "evaluate" else [])]
+        with initialize_config_dir(str(launch.config_folder(script)), version_base="1.3"):
+            hydra = compose(script, return_hydra_config=True, overrides=given).hydra
+        return hydra.run.dir, hydra.sweep.dir
 
-    places = {place() for _ in range(3)}
-    assert len(places) == 3
-    assert all(re.search(r"-seed1-\d{8}-\d{6}-\d{6}$", place) for place in places)  # with microseconds
+    single, swept = zip(*(places() for _ in range(3)), strict=True)
+    assert len(set(single)) == 3
+    assert all(re.search(r"\d{8}-\d{6}-\d{6}$", place) for place in single)  # with microseconds
+    if script not in ("probe", "evaluate"):
+        assert len(set(swept)) == 3
 
 
 def test_threads_may_change_without_a_flag(fault, tmp_path: Path):
@@ -142,6 +146,8 @@ def test_whole_numbers_may_be_written_with_an_exponent():
     given = prepare("total_env_steps=1e3", "seed=2.0", "sac.lr=1e-3", "objective.coeff=1e0", "threads=1e0")
     assert given == ["total_env_steps=1000", "seed=2", "sac.lr=1e-3", "objective.coeff=1e0", "threads=1"]
     assert prepare("total_env_steps=1.5") == ["total_env_steps=1.5"]  # Hydra refuses it
+    swept = prepare("-m", "total_env_steps=1e3,2e3,5", "seed=range(1,3)", "sac.lr=1e-3,1e0", "threads=1.5,2.0")
+    assert swept == ["-m", "total_env_steps=1000,2000,5", "seed=range(1,3)", "sac.lr=1e-3,1e0", "threads=1.5,2"]
 
 
 def test_a_wrong_path_does_not_search_the_disk(fault, tmp_path: Path, monkeypatch):

@@ -133,6 +133,11 @@ def test_what_is_wrong_is_named(old: str, new: str, answers: list[str], tmp_path
     assert all(answer in str(raised.value) for answer in [*answers, "small.yaml"]), raised.value
 
 
+def test_whole_numbers_may_be_written_with_an_exponent(tmp_path: Path):
+    suite = read(tmp_path, SMALL.replace("preset=smoke", "total_env_steps=1e4"))
+    assert {run.settings()["total_env_steps"] for run in suite.runs()} == {10_000}
+
+
 def test_every_combination_is_checked(tmp_path: Path):
     short = SMALL.replace("preset=smoke", "total_env_steps=5")  # too short for an action repeat of 8
     with pytest.raises(BadCommand, match="env=cartpole-swingup algo=mcurl .* it must be at least 8"):
