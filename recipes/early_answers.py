@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from typing import Any
 
 import hydra
 from hydra.core.override_parser.types import Override
@@ -27,6 +29,7 @@ from recipes.command_line import (
 from recipes.schema import check_env, check_least
 
 READ_LATER = ("resume", "run")  # what a run directory holds is checked with the modules that wrote it
+FREE = ("env.kwargs", "logging.wandb", "logging.mlflow")  # for others to read
 ANSWER_SECONDS = 60.0  # that the first rank may take to say what is wrong
 
 
@@ -52,6 +55,7 @@ def answer_early(*, config_name: str, schema: type) -> None:
             if "env" in cfg:
                 check_env(cfg.env)
             check_least(cfg)
+            check_numbers(OmegaConf.to_container(cfg))
             if missing := OmegaConf.missing_keys(cfg):
                 examples = {one.name: one.metadata.get("example") for one in fields(schema)}
                 raise BadCommand(f"{min(missing)}={examples.get(min(missing)) or 'VALUE'} is needed")
@@ -76,6 +80,15 @@ def check_choices(cfg: DictConfig, schema: type) -> None:
     for key, choices in choices_of(schema):
         if not OmegaConf.is_missing(cfg, key) and (value := OmegaConf.select(cfg, key)) not in choices:
             raise BadCommand(f"{key}={value!r}; choose one of {list(choices)}")
+
+
+def check_numbers(settings: dict[Any, Any], prefix: str = "") -> None:
+    """Refuses numbers that are negative or not finite, which no setting may be; the library checks the rest."""
+    for name, value in settings.items():
+        if isinstance(value, dict) and f"{prefix}{name}" not in FREE:
+            check_numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, int | float) and not (value >= 0 and math.isfinite(value)):
+            raise BadCommand(f"{prefix}{name}={value}; it must be at least 0 and finite")
 
 
 def choices_of(schema: type, prefix: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:

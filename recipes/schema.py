@@ -399,7 +399,7 @@ COUNTS = (
     *("env.action_repeat", "threads", "checkpoint.interval_agent_steps", "checkpoint.keep_last"),
     *("evaluation.interval_env_steps", "evaluation.episodes", "evaluation.final_episodes", "evaluation.num_envs"),
     *("logging.interval_agent_steps", "collector.num_workers", "collector.envs_per_worker"),
-    "collector.fragment_agent_steps",
+    *("collector.fragment_agent_steps", "env.num_frames", "env.image_size", "replay.capacity", "objective.num_slices"),
 )
 LEAST = dict.fromkeys(COUNTS, 1) | {"seed": 0, "sample_ahead": 0}
 

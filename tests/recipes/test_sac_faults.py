@@ -130,7 +130,7 @@ def test_no_gpu(tmp_path: Path):
         (["algo=state_sac"], ["env.observation=state", "DMControl"]),
         (["encoder.crop_size=50"], ["crop_size=50", "between 1 and", "36"]),
         (["sac.batch_size=0"], ["batch_size=0", "at least 1"]),
-        (["replay.capacity=0"], ["max_size=0", "2 rows"]),
+        (["replay.capacity=0"], ["replay.capacity=0", "at least 1"]),
         (["sac.update_order=[critic,acter]"], ["sac.update_order", "acter", "auxiliary"]),
         (["sac.random_agent_steps=0"], ["sac.random_agent_steps=0", "at least"]),
         (["sac.random_agent_steps=40"], ["sac.random_agent_steps=40", "total_env_steps=40"]),
