@@ -30,7 +30,13 @@ def read(folder: Path, text: str, **changes):
 
 @pytest.mark.parametrize(
     ("name", "runs"),
-    [("atari26", 26 * 4 * 5), ("dmc16", 16 * 4 * 5), ("dmc6", 6 * 4 * 5), ("cpu_small", 48), ("smoke", 4)],
+    [
+        ("atari26", 26 * 4 * 5),
+        pytest.param("dmc16", 16 * 4 * 5, marks=pytest.mark.slow),  # each task has a test of its own
+        ("dmc6", 6 * 4 * 5),
+        ("cpu_small", 48),
+        ("smoke", 4),
+    ],
 )
 def test_the_suites_that_are_there(name: str, runs: int):
     suite = read_suite(find_suite(name), {})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
 import json
 import os
+import pathlib
 import pickle
 import random
 import re
@@ -689,20 +691,25 @@ def test_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) 
     make_before(directory)
     moments: list[Path] = []
 
+    originals = {name: getattr(os, name) for name in ("replace", "unlink", "rmdir", "mkdir")}
+    # The paths of Python 3.10 hold these functions themselves.
+    holders = [os, *([pathlib._NormalAccessor] if hasattr(pathlib, "_NormalAccessor") else [])]
+
+    def set_all(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+        for holder, (name, original) in itertools.product(holders, originals.items()):
+            patch.setattr(holder, name, staticmethod(change(original)) if holder is not os else change(original))
+
     def copying(function: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             with monkeypatch.context() as patch:
-                for name, original in originals.items():
-                    patch.setattr(os, name, original)
+                set_all(patch, lambda original: original)
                 moments.append(Path(shutil.copytree(directory, tmp_path / str(len(moments)), symlinks=True)))
             return function(*args, **kwargs)
 
         return call
 
-    originals = {name: getattr(os, name) for name in ("replace", "unlink", "rmdir", "mkdir")}
     with monkeypatch.context() as patch:
-        for name, original in originals.items():
-            patch.setattr(os, name, copying(original))
+        set_all(patch, copying)
         save_more(directory, step)
     outcomes = [assert_one_of_the_two(moment, step) for moment in (*moments, directory)]
     assert outcomes == sorted(outcomes), "once it is there it stays"
