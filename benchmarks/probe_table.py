@@ -1,4 +1,4 @@
-"""What encoders of DMControl know after a fixed number of updates, by a linear probe: an hour and a half on one core.
+"""What encoders of DMControl know after a fixed number of updates, by a linear probe: about an hour on one core.
 
     python benchmarks/probe_table.py            # runs what is missing, and writes the table
     python benchmarks/probe_table.py --table    # only writes the table

@@ -42,6 +42,7 @@ MOVED = {
     "ppo.augmentation": "augmentation.views: shift is augmentation.views=curl_shift",
     "objective.intensity_scale": "augmentation.views_intensity",
 }
+FREE = ("env.kwargs", "logging.wandb", "logging.mlflow")  # settings whose keys others read
 AUTO = "auto"  # resume=auto starts or continues the run in its directory
 
 
@@ -116,8 +117,7 @@ def read_settings(arguments: list[str], schema: type, conf: Path) -> tuple[list[
 
 def as_whole_number(override: Override, schema: type) -> Override:
     """Writes 1e3 as 1000 where the schema wants a whole number, in a sweep, too: OmegaConf takes no other form."""
-    given = override.value()
-    values = given.list if isinstance(given, ChoiceSweep) else [given]
+    values = chosen(override)
     if not any(isinstance(value, float) and value.is_integer() for value in values):
         return override
     node: Any = OmegaConf.structured(schema)
@@ -287,7 +287,7 @@ def known_keys(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, bool
         name = f"{prefix}{key}"
         node = config._get_node(key)
         sections = isinstance(node, DictConfig) and not node._is_none()
-        yield name, name in ("env.kwargs", "logging.wandb", "logging.mlflow")
+        yield name, name in FREE
         if sections:
             yield from known_keys(node, f"{name}.")
 

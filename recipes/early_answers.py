@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from recipes.command_line import (
+    FREE,
     BadCommand,
     asks_for_information,
     config_folder,
@@ -29,7 +30,6 @@ from recipes.command_line import (
 from recipes.schema import check_env, check_least
 
 READ_LATER = ("resume", "run")  # what a run directory holds is checked with the modules that wrote it
-FREE = ("env.kwargs", "logging.wandb", "logging.mlflow")  # for others to read
 ANSWER_SECONDS = 60.0  # that the first rank may take to say what is wrong
 
 

@@ -34,7 +34,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 def test_stops_at_once_and_goes_on(
     name: str, phase: bool, at: int, step: int, whole: RunDirectory, fault, tmp_path: Path
 ):
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, by which the tests may be started, stays in force else
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that were started by nohup ignore it
     fault(press(name, phase, at))
     folder = tmp_path / "run"
     assert stopped(folder) == 128 + signal.Signals[name]

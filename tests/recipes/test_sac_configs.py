@@ -59,9 +59,11 @@ def test_an_algorithm_composes_with_each_preset_and_reference(algo):
             assert check_composes(f"algo={algo}", f"{group}={name}").algo_name == algo
 
 
-def test_each_preset_composes_with_each_reference():
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ALGOS)
+def test_every_combination_composes(algo):
     for preset, reference in itertools.product(options("preset"), options("reference")):
-        assert check_composes(f"preset={preset}", f"reference={reference}").preset_name == preset
+        assert check_composes(f"algo={algo}", f"preset={preset}", f"reference={reference}").algo_name == algo
 
 
 @pytest.mark.parametrize("task", TASKS)
