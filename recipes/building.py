@@ -22,7 +22,7 @@ from torchrl.envs import EnvBase, RewardClipping, TransformedEnv
 
 from mcurl_torchrl import AuxiliaryTask, FrameReplayBuffer, make_atari_env, make_dmc_env, make_pixel_env
 from mcurl_torchrl.agents import Agent, Computing, RainbowAgent, Resets, SACAgent
-from mcurl_torchrl.checks import check_choice, check_number
+from mcurl_torchrl.checks import check_choice
 from mcurl_torchrl.modules import start_encoder_from
 from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.training import InlineSource, WorkerSource
@@ -36,8 +36,8 @@ from recipes.schema import (
     RecipeConfig,
     ReplayConfig,
     ResetsConfig,
-    check_env,
 )
+from recipes.value_checks import check_env
 
 
 def make_env(env: EnvConfig, *, training: bool) -> EnvBase:
@@ -278,7 +278,6 @@ def make_augmentations(
     for part in ("batch", "views"):
         kind, scale = augmentation[part], augmentation[f"{part}_intensity"]
         check_choice(f"augmentation.{part}", kind, AUGMENTATIONS)
-        check_number(f"augmentation.{part}_intensity", scale, least=0)
         if kind == "crop" and crop_size is None:
             raise ValueError(
                 f"augmentation.{part}=crop is for SAC, whose encoder sees a part of an image; use shift or none"

@@ -16,8 +16,10 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, IntegerNode, OmegaConf
 
 from recipes import console
+from recipes.finding_runs import runs_near, why_not_resumable
 from recipes.objective_files import objective_keys
 from recipes.schema import CONF
+from recipes.value_checks import FREE
 
 if TYPE_CHECKING:  # with torch, which takes seconds: imported where a run directory is read
     from mcurl_torchrl.training import RunDirectory
@@ -42,7 +44,6 @@ MOVED = {
     "ppo.augmentation": "augmentation.views: shift is augmentation.views=curl_shift",
     "objective.intensity_scale": "augmentation.views_intensity",
 }
-FREE = ("env.kwargs", "logging.wandb", "logging.mlflow")  # settings whose keys others read
 AUTO = "auto"  # resume=auto starts or continues the run in its directory
 
 
@@ -136,7 +137,7 @@ def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
     arguments, overrides = read_settings(arguments, schema, conf)
     for override in overrides:
         if override.key_or_group == "run":
-            check_resumable(directory_named_by(override))
+            open_run(override)
     resumed = [override for override in overrides if override.key_or_group == "resume"]
     if not resumed:
         from recipes.launchers import settings_to_start_again
@@ -152,8 +153,7 @@ def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
         return arguments
     if multirun:
         raise BadCommand("resume=DIR continues one run; resume=auto continues a sweep")
-    directory = directory_named_by(resumed[-1])
-    check_resumable(directory)
+    directory = open_run(resumed[-1])
     check_recipe(directory, schema().recipe)
     flags = [argument for argument in arguments if argument.startswith("-")]
     settings = [argument for argument in arguments if not argument.startswith("-")]
@@ -165,12 +165,21 @@ def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
     return [*flags, *before, *settings, *place]
 
 
-def directory_named_by(override: Override) -> RunDirectory:
+def run_named_by(override: Override) -> Path:
+    """Returns the run that an override of `resume` or `run` names, or refuses it."""
     if override.is_sweep_override():
         raise BadCommand(f"{override.input_line}: there is no such path, and Hydra reads it as several")
+    path = Path(str(override.value())).absolute()
+    check_resumable(path)
+    return path
+
+
+def open_run(override: Override) -> RunDirectory:
     from mcurl_torchrl.training import RunDirectory
 
-    return RunDirectory(Path(str(override.value())).absolute())
+    directory = RunDirectory(run_named_by(override))
+    check_readable(directory)
+    return directory
 
 
 def quote_existing(argument: str) -> str:
@@ -301,16 +310,15 @@ def did_you_mean(word: str, choices: list[str]) -> str:
     return f"choose one of {', '.join(choices)}"
 
 
-def check_resumable(directory: RunDirectory) -> None:
-    from mcurl_torchrl.training import Checkpoints, recent_runs
+def check_resumable(path: Path) -> None:
+    """Refuses a path without a run that can be continued; names runs that are near."""
+    if why := why_not_resumable(path):
+        raise BadCommand(f"{path}: {why}. {runs_near(path)}")
 
-    if directory.manifest.is_file() and Checkpoints(directory.checkpoints).latest() is not None:
-        return
-    if directory.path.is_dir():
-        why = "it has no checkpoint" if directory.manifest.is_file() else f"it has no {directory.manifest.name}"
-    else:
-        why = "it is a file, not a run directory" if directory.path.exists() else "it does not exist"
-    # A wrong path may lie in a folder with millions of files.
-    found = recent_runs(directory.path.parent, depth=1) or recent_runs("runs")
-    listed = "".join(f"\n  {run}" for run in found) or " none"
-    raise BadCommand(f"{directory.path}: {why}. Runs with a checkpoint:{listed}")
+
+def check_readable(directory: RunDirectory) -> None:
+    """Refuses a run without a checkpoint that can be read."""
+    from mcurl_torchrl.training import Checkpoints
+
+    if Checkpoints(directory.checkpoints).latest() is None:
+        raise BadCommand(f"{directory.path}: none of its checkpoints can be read. {runs_near(directory.path)}")

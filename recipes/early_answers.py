@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import math
 import os
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from typing import Any
+from dataclasses import fields
 
 import hydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from recipes.command_line import (
-    FREE,
+    AUTO,
     BadCommand,
     asks_for_information,
     config_folder,
@@ -26,10 +23,10 @@ from recipes.command_line import (
     is_multirun,
     program,
     read_settings,
+    run_named_by,
 )
-from recipes.schema import check_env, check_least
+from recipes.value_checks import check_choices, check_values
 
-READ_LATER = ("resume", "run")  # what a run directory holds is checked with the modules that wrote it
 ANSWER_SECONDS = 60.0  # that the first rank may take to say what is wrong
 
 
@@ -48,14 +45,14 @@ def answer_early(*, config_name: str, schema: type) -> None:
                 hydra.main(version_base="1.3", config_path=str(conf), config_name=config_name)(lambda cfg: None)()
             sys.exit(0)
         arguments, overrides = read_settings(arguments, schema, conf)
+        for override in overrides:
+            if names_a_run(override, arguments):
+                run_named_by(override)
         if can_be_composed(arguments, overrides):
             with hydra.initialize_config_dir(str(conf), version_base="1.3"):
                 cfg = hydra.compose(config_name, [override.input_line for override in overrides])
             check_choices(cfg, schema)
-            if "env" in cfg:
-                check_env(cfg.env)
-            check_least(cfg)
-            check_numbers(OmegaConf.to_container(cfg))
+            check_values(cfg)
             if missing := OmegaConf.missing_keys(cfg):
                 examples = {one.name: one.metadata.get("example") for one in fields(schema)}
                 raise BadCommand(f"{min(missing)}={examples.get(min(missing)) or 'VALUE'} is needed")
@@ -72,29 +69,12 @@ def answer_early(*, config_name: str, schema: type) -> None:
 def can_be_composed(arguments: list[str], overrides: list[Override]) -> bool:
     """Tells whether the command line alone says what is run, and that it is one job."""
     swept = is_multirun(arguments) or any(override.is_sweep_override() for override in overrides)
-    return not swept and not any(override.key_or_group in READ_LATER for override in overrides)
+    # What a run directory holds is checked with the modules that wrote it.
+    return not swept and not any(override.key_or_group == "resume" for override in overrides)
 
 
-def check_choices(cfg: DictConfig, schema: type) -> None:
-    """Refuses a value that is none of those that a schema lists for its key."""
-    for key, choices in choices_of(schema):
-        if not OmegaConf.is_missing(cfg, key) and (value := OmegaConf.select(cfg, key)) not in choices:
-            raise BadCommand(f"{key}={value!r}; choose one of {list(choices)}")
-
-
-def check_numbers(settings: dict[Any, Any], prefix: str = "") -> None:
-    """Refuses numbers that are negative or not finite, which no setting may be; the library checks the rest."""
-    for name, value in settings.items():
-        if isinstance(value, dict) and f"{prefix}{name}" not in FREE:
-            check_numbers(value, f"{prefix}{name}.")
-        elif isinstance(value, int | float) and not (value >= 0 and math.isfinite(value)):
-            raise BadCommand(f"{prefix}{name}={value}; it must be at least 0 and finite")
-
-
-def choices_of(schema: type, prefix: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields every dotted key of a schema that has a list of choices, and the list."""
-    for one in fields(schema):
-        if choices := one.metadata.get("choices"):
-            yield f"{prefix}{one.name}", choices
-        if is_dataclass(section := one.type):
-            yield from choices_of(section, f"{prefix}{one.name}.")
+def names_a_run(override: Override, arguments: list[str]) -> bool:
+    """Tells whether an override names a run directory that must be there."""
+    if override.key_or_group == "resume":
+        return not is_multirun(arguments) and (override.is_sweep_override() or override.value() not in (None, AUTO))
+    return override.key_or_group == "run"

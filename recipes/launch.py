@@ -20,7 +20,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mcurl_torchrl.checks import check_number
 from mcurl_torchrl.ranks import ALONE, RankLost, Ranks
 from mcurl_torchrl.reports import write_run_page
 from mcurl_torchrl.training import (
@@ -34,7 +33,6 @@ from mcurl_torchrl.training import (
     Trackers,
     TrainingRun,
     catch_stop_signals,
-    check_installed,
     keep_freed_pages,
     make_trackers,
 )
@@ -45,7 +43,7 @@ from recipes.objective_files import drop_foreign_keys
 from recipes.published_scores import published_scores, random_and_human_score
 from recipes.requeueing import requeue
 from recipes.resuming import already_finished, continues, how_to_go_on, prepare_directory
-from recipes.schema import check_env, check_least
+from recipes.value_checks import check_values
 
 Train = Callable[[Any, TrainingRun], None]
 
@@ -213,22 +211,12 @@ def follow(train: Train, ranks: Ranks) -> None:
 
 
 def check_settings(cfg: DictConfig, ranks: Ranks = ALONE) -> None:
-    """Refuses numbers that no run can have, by the names under which they were set."""
+    """Refuses values that no run can have, and settings that this machine or these ranks cannot run."""
     try:
-        check_env(cfg.env)
-        check_least(cfg)
-        check_number("evaluation.epsilon", cfg.evaluation.epsilon, least=0, most=1)
-        check_number("collector.timeout_seconds", cfg.collector.timeout_seconds, above=0)
+        check_values(cfg)
         make_computing(cfg, pick_device(cfg.device, ranks))
         check_ranks(cfg, ranks)
-        for name in ("wandb", "mlflow"):
-            options = cfg.logging[name]
-            if options is not None and not OmegaConf.is_dict(options):
-                example = f"'logging.{name}={{project: mcurl}}'"
-                raise ValueError(f"logging.{name}={options}; give its options, as in {example}")
-            if options is not None:
-                check_installed(name)
-    except (ValueError, ImportError) as error:
+    except ValueError as error:
         raise BadCommand(str(error)) from None
 
 

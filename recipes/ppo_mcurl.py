@@ -23,7 +23,6 @@ from torchrl.envs import EnvBase
 
 from mcurl_torchrl import FrameReplayBuffer
 from mcurl_torchrl.agents import PPOAgent
-from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.modules import PPOPolicy
 from mcurl_torchrl.objectives import LatentPPO
 from mcurl_torchrl.training import Batches, EpisodeStreams, TrainingRun, WorkerRollouts, seed_everything
@@ -76,14 +75,12 @@ def train(cfg: PPORecipeConfig, run: TrainingRun) -> None:
 def check_steps(cfg: PPORecipeConfig) -> None:
     """Refuses steps that cannot be shared out among the environments, and a replay that holds no rollout."""
     num_envs, total = cfg.ppo.num_envs, cfg.total_env_steps // cfg.env.action_repeat
-    check_count("ppo.num_envs", num_envs)
     check_workers(cfg.collector)
     if num_envs % cfg.collector.num_workers or cfg.collector.envs_per_worker != 1:
         raise ValueError(
             f"collector.num_workers={cfg.collector.num_workers} share ppo.num_envs={num_envs} environments, and must "
             f"divide them; collector.envs_per_worker={cfg.collector.envs_per_worker} is not for PPO: leave it at 1"
         )
-    check_count("ppo.rollout_len", cfg.ppo.rollout_len)
     if total % num_envs:
         raise ValueError(
             f"total_env_steps={cfg.total_env_steps} are {total} agent steps; ppo.num_envs={num_envs} must divide them"

@@ -29,7 +29,7 @@ from torchrl.data import LazyTensorStorage, TensorSpec
 from mcurl_torchrl import AtariEncoder, AuxiliaryTask, FrameReplayBuffer, PixelEncoder
 from mcurl_torchrl.agents import optimize
 from mcurl_torchrl.agents.diagnostics import check_finite
-from mcurl_torchrl.checks import check_choice, check_count, check_number
+from mcurl_torchrl.checks import check_choice
 from mcurl_torchrl.modules import save_encoder
 from mcurl_torchrl.replay import atari_dqn_episodes, open_replay, vd4rl_episodes
 from mcurl_torchrl.training import (
@@ -43,6 +43,7 @@ from mcurl_torchrl.training import (
 )
 from recipes.building import make_augmentations, make_env, make_task, padding
 from recipes.launch import BadCommand, launch, pick_device
+from recipes.value_checks import check_values
 
 SOURCES = ("random", "replay", "atari_dqn", "vd4rl")
 
@@ -111,9 +112,7 @@ def check(cfg: PretrainConfig) -> None:
     """Refuses settings that do not fit, before anything is collected."""
     try:
         check_choice("data.source", cfg.data.source, SOURCES)
-        for key in ("updates", "batch_size", "log_interval_updates", "data.agent_steps"):
-            check_count(key, OmegaConf.select(cfg, key))
-        check_number("lr", cfg.lr, above=0)
+        check_values(cfg)
     except ValueError as error:
         raise BadCommand(str(error)) from None
     if cfg.objective.name == "none":

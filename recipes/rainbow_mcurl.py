@@ -23,7 +23,7 @@ from torchrl.envs import EnvBase
 
 from mcurl_torchrl import CategoricalDQNLoss, FrameReplayBuffer, PrioritizedTransitionSampler
 from mcurl_torchrl.agents import RainbowAgent
-from mcurl_torchrl.checks import check_choice, check_number
+from mcurl_torchrl.checks import check_choice
 from mcurl_torchrl.modules import RainbowPolicy
 from mcurl_torchrl.objectives import ExpectedDQNLoss
 from mcurl_torchrl.ranks import ALONE, Ranks
@@ -98,8 +98,6 @@ def check_steps(cfg: RainbowRecipeConfig) -> None:
 def make_replay(cfg: RainbowRecipeConfig, directory: Path, ranks: Ranks = ALONE) -> FrameReplayBuffer:
     rainbow, augmentation = cfg.rainbow, make_augmentations(cfg.augmentation)["batch"]
     with section("rainbow"):
-        check_number("priority_exponent", rainbow.priority_exponent, least=0)
-        check_number("priority_correction_begin", rainbow.priority_correction_begin, least=0, most=1)
         return FrameReplayBuffer(
             storage=make_storage(cfg.replay, directory, ndim=storage_ndim(cfg.collector), ranks=ranks),
             num_columns=num_columns(cfg.collector),

@@ -21,7 +21,6 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.files import write_file
 from mcurl_torchrl.reports import (
     Block,
@@ -42,6 +41,7 @@ from recipes.reports.results import NAMES, make_section
 from recipes.reports.runs import DAMAGED, FINISHED, UNFINISHED, Found, find_runs
 from recipes.reports.sections import add_section
 from recipes.reports.writing import Pages, number, steps
+from recipes.value_checks import check_values
 
 FIGURES = "figures"
 RECORD = (
@@ -101,7 +101,7 @@ def check_settings(cfg: DictConfig) -> None:
     if OmegaConf.is_missing(cfg, "runs") or cfg.runs is None or cfg.runs == [] or OmegaConf.is_dict(cfg.runs):
         raise BadCommand("runs=DIR is needed: a folder with runs, or a list of folders: 'runs=[DIR, DIR]'")
     try:
-        check_count("bootstrap_repetitions", cfg.bootstrap_repetitions)
+        check_values(cfg)
     except ValueError as error:
         raise BadCommand(str(error)) from None
 

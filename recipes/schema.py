@@ -371,48 +371,6 @@ class ReportConfig:
     published: str | None = None  # a folder with published results; null: published/, beside the recipes
 
 
-NAMED_BY = {"dmc": "task", "atari": "game", "gym": "id"}  # the key that names an environment of each backend
-
-
-def check_env(env: Any) -> None:
-    """Refuses an environment without a name, with the name of another backend's, or without the observation wanted."""
-    if env.backend not in NAMED_BY:
-        raise ValueError(f"env.backend={env.backend!r}; choose one of {list(NAMED_BY)}")
-    own = NAMED_BY[env.backend]
-    if OmegaConf.is_missing(env, own) or env[own] is None:
-        example = {"task": "humanoid-run", "game": "Tennis", "id": "my_module:MyEnv-v0"}[own]
-        raise ValueError(f"env={env.backend} needs env.{own}, such as env.{own}={example}")
-    for backend, key in NAMED_BY.items():
-        if key != own and env[key] is not None:
-            raise ValueError(f"env.{key}={env[key]} needs env={backend}; without it, {env[own]} would be trained")
-    if env.kwargs is not None and not OmegaConf.is_dict(env.kwargs):
-        raise ValueError(f"env.kwargs={env.kwargs}; give keyword arguments, as in 'env.kwargs={{size: 8}}'")
-    if env.observation == "state" and env.backend != "dmc":
-        raise ValueError(
-            "env.observation=state, which algo=state_sac sets, is for tasks of DMControl; "
-            f"env={env.backend} has images only"
-        )
-
-
-# The least value of settings that are whole numbers, or null where the schema allows that.
-COUNTS = (
-    *("env.action_repeat", "threads", "checkpoint.interval_agent_steps", "checkpoint.keep_last"),
-    *("evaluation.interval_env_steps", "evaluation.episodes", "evaluation.final_episodes", "evaluation.num_envs"),
-    *("logging.interval_agent_steps", "collector.num_workers", "collector.envs_per_worker"),
-    *("collector.fragment_agent_steps", "env.num_frames", "env.image_size", "replay.capacity", "objective.num_slices"),
-)
-LEAST = dict.fromkeys(COUNTS, 1) | {"seed": 0, "sample_ahead": 0}
-
-
-def check_least(cfg: Any) -> None:
-    """Refuses whole numbers that are too small for any run, by the names under which they were set."""
-    for key, least in LEAST.items():
-        if (value := OmegaConf.select(cfg, key)) is not None and value < least:
-            raise ValueError(f"{key}={value}; it must be at least {least}")
-    if "total_env_steps" in cfg and cfg.total_env_steps < (least := cfg.env.action_repeat):
-        raise ValueError(f"total_env_steps={cfg.total_env_steps}; it must be at least {least}, one agent step")
-
-
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None), replace=True)
 OmegaConf.register_new_resolver("agent_steps", lambda env_steps, repeat: env_steps // repeat, replace=True)
 OmegaConf.register_new_resolver("multiply", lambda *factors: math.prod(factors), replace=True)

@@ -73,6 +73,13 @@ MUTANTS = [
         "tests/faults/test_environments.py::test_a_grid_of_symbols_is_no_image",
     ),
     Mutant(
+        "a large grid of symbols is an image",
+        "envs/images.py",
+        "if not self._began:",
+        "if False:",
+        "tests/faults/test_environments.py::test_a_large_grid_of_symbols_is_refused_when_it_comes",
+    ),
+    Mutant(
         "the replay takes NaN rewards of later steps",
         "replay/step_reader.py",
         "if not math.isfinite(values[REWARD_KEY]):",

@@ -17,6 +17,7 @@ __all__ = ["ToFrames", "check_image", "choose_image", "is_image", "layout_of", "
 
 CHANNELS = (1, 3, 4)
 SMALLEST_SIDE = 12  # a board or a grid of symbols is smaller (MiniGrid's is 7 x 7); no encoder here sees less
+LARGEST_GRID, NUM_SYMBOLS = 64, 16  # up to this size, an image that has values below 16 only may be a grid of symbols
 TOLERANCE = 1 / 255  # of float images: a rounding error may leave [0, 1], by less than one of 256 greys
 
 
@@ -56,6 +57,23 @@ def check_image(image: np.ndarray | Tensor, declared: str, name: str) -> None:
     low, high = image.min().item(), image.max().item()
     wanted = "uint8" if declared == "uint8" else f"{declared} in [0, 1]"
     raise ValueError(f"{name} is declared {wanted}, but the environment returned {dtype} from {low:g} to {high:g}")
+
+
+def check_brightness(image: Tensor, layout: str | None, name: str) -> None:
+    """Refuses a small image of low numbers, not all of them the same: a grid of symbols looks like that.
+
+    An encoder divides by 255. It would see such an image as nearly black, and learn nothing.
+    """
+    height, width = image.shape[-3:-1] if layout == "HWC" else image.shape[-2:]
+    if image.dtype != torch.uint8 or min(height, width) > LARGEST_GRID:
+        return
+    lowest, highest = image.min().item(), image.max().item()
+    if lowest < highest < NUM_SYMBOLS:
+        raise ValueError(
+            f"{name}, {height} x {width}, has no number above {highest} when an episode begins: it is a grid of "
+            "symbols, or nearly black. Images have numbers from 0 to 255: give another image with pixels_key, the "
+            "drawing of a Gymnasium environment with render=True, or scale the numbers"
+        )
 
 
 def choose_image(images: Sequence[NestedKey], pixels_key: NestedKey | None, shown: object) -> NestedKey:
@@ -106,6 +124,7 @@ class ToFrames(Transform):
         self._declared = dtype
         self._layout = layout_of(image_shape)
         self._size = None if image_size is None else (image_size, image_size)
+        self._began = False
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         image = next_tensordict.get(self.in_keys[0])
@@ -116,6 +135,9 @@ class ToFrames(Transform):
         return next_tensordict.set("pixels", self._apply_transform(image))
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        if not self._began:  # later episodes may begin in the dark
+            check_brightness(tensordict_reset.get(self.in_keys[0]), self._layout, f"the image {self.in_keys[0]!r}")
+            self._began = True
         return self._call(tensordict_reset)
 
     def _apply_transform(self, image: Tensor) -> Tensor:

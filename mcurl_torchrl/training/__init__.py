@@ -15,11 +15,11 @@ from mcurl_torchrl.training.progress import Progress
 from mcurl_torchrl.training.ranked_run import RankedRun
 from mcurl_torchrl.training.rollouts import EpisodeStreams
 from mcurl_torchrl.training.run import TrainingRun
-from mcurl_torchrl.training.run_directory import RunDirectory, RunDirectoryInUse, recent_runs
+from mcurl_torchrl.training.run_directory import RunDirectory, RunDirectoryInUse
 from mcurl_torchrl.training.seeds import derive_seed, seed_everything
 from mcurl_torchrl.training.stopping import StopRequested, catch_stop_signals
 from mcurl_torchrl.training.tables import Table
-from mcurl_torchrl.training.trackers import Trackers, check_installed, make_trackers
+from mcurl_torchrl.training.trackers import Trackers, make_trackers
 from mcurl_torchrl.training.videos import read_video, write_video
 from mcurl_torchrl.training.worker_steps import WorkerRollouts, WorkerSource
 from mcurl_torchrl.training.workers import CollectorWorkers, WorkerLost
@@ -52,7 +52,6 @@ __all__ = [
     "WorkerRollouts",
     "WorkerSource",
     "catch_stop_signals",
-    "check_installed",
     "collect_probe_data",
     "derive_seed",
     "describe_policy",
@@ -69,7 +68,6 @@ __all__ = [
     "read_evaluations",
     "read_policy_folder",
     "read_video",
-    "recent_runs",
     "save_policy",
     "seed_everything",
     "write_video",

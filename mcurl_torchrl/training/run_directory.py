@@ -23,10 +23,9 @@ import torch
 
 import mcurl_torchrl
 from mcurl_torchrl.files import write_file
-from mcurl_torchrl.training.checkpoints import Checkpoints
 from mcurl_torchrl.training.tables import Table
 
-__all__ = ["RunDirectory", "RunDirectoryInUse", "recent_runs"]
+__all__ = ["RunDirectory", "RunDirectoryInUse"]
 
 _PACKAGES = ("torch", "torchrl", "tensordict", "numpy", "dm_control", "mujoco", "gymnasium", "ale_py")
 
@@ -204,35 +203,6 @@ class RunDirectory:
                 yield
             finally:
                 file.truncate(0)
-
-
-def recent_runs(root: str | Path, *, limit: int = 5, depth: int | None = None) -> list[str]:
-    """Lists the run directories below a folder that have a checkpoint, the last saved first, with its step and time.
-
-    Args:
-        root (str or Path): the folder.
-
-    Keyword Args:
-        limit (int): how many to list at most. Defaults to 5.
-        depth (int, optional): how many levels of folders to look into. Defaults to None, all.
-
-    Examples:
-        >>> from mcurl_torchrl.training.run_directory import recent_runs
-        >>> recent_runs("no/such/folder")
-        []
-    """
-    runs = []
-    for folder, subfolders, _ in os.walk(root):
-        if "checkpoints" in subfolders:
-            with contextlib.suppress(OSError):  # a run that cannot be read cannot be resumed
-                latest = Checkpoints(Path(folder, "checkpoints")).latest()
-                if latest is not None:
-                    saved = datetime.fromtimestamp(latest.path.stat().st_mtime)
-                    runs.append((saved, f"{folder} (step {latest.step}, {saved:%Y-%m-%d %H:%M})"))
-            subfolders.remove("checkpoints")
-        deepest = depth is not None and len(Path(folder).relative_to(root).parts) >= depth
-        subfolders[:] = [] if deepest else [name for name in subfolders if not name.startswith(".")]
-    return [line for _, line in sorted(runs, reverse=True)[:limit]]
 
 
 # -- versions and machine ----------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import time
@@ -19,7 +18,7 @@ from torchrl.record.loggers import TensorboardLogger, WandbLogger
 from mcurl_torchrl.checks import check_choice, needs
 from mcurl_torchrl.files import write_file
 
-__all__ = ["Tracker", "Trackers", "check_installed", "make_trackers"]
+__all__ = ["Tracker", "Trackers", "make_trackers"]
 
 
 @dataclass(frozen=True)
@@ -130,13 +129,6 @@ def make_trackers(
         trackers.close(failed=True)
         raise
     return trackers
-
-
-def check_installed(name: str) -> None:
-    """Raises an ImportError if the package of a tracker, ``"wandb"`` or ``"mlflow"``, is missing; imports nothing."""
-    found = importlib.util.find_spec(name)
-    if found is None or found.origin is None:  # without an origin it is a mere folder, such as W&B itself leaves behind
-        raise ImportError(f"logging.{name} needs the package {name}: pip install 'mcurl-torchrl[tracking]'")
 
 
 def _stored_id(file: Path, resume_step: int | None) -> str | None:

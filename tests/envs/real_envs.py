@@ -135,12 +135,21 @@ def check_stack(pixels: torch.Tensor, before: np.ndarray, image: np.ndarray) -> 
     assert pixels.dtype == torch.uint8 and np.array_equal(pixels.numpy(), expected)
 
 
+def large_grid() -> gymnasium.Env:
+    import minigrid  # noqa: F401 - it registers its environments
+    from minigrid.wrappers import FullyObsWrapper
+
+    return FullyObsWrapper(gymnasium.make("MiniGrid-Empty-16x16-v0"))
+
+
 def refuse_symbols() -> dict[str, Any]:
-    try:
-        make_pixel_env(minigrid(wrapped=False))
-    except ValueError as error:
-        return {"said": str(error)}
-    return {"said": None}
+    said = []
+    for make in (lambda: minigrid(wrapped=False), large_grid):
+        try:
+            make_pixel_env(make()).reset()
+        except ValueError as error:
+            said.append(str(error))
+    return {"said": said}
 
 
 if __name__ == "__main__":

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import math
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
+import hydra
 import pytest
+from omegaconf import OmegaConf
 
 from recipes import schema
-from recipes.early_answers import choices_of
+from recipes.command_line import config_folder
+from recipes.objective_files import objective_keys
+from recipes.value_checks import AT_MOST_ONE, MAY_BE_ZERO, check_numbers, check_trackers, choices_of
 
 RECIPES = Path(schema.__file__).parent
 # The script as it is started from a shell; then whether it imported torch on the way.
@@ -61,8 +71,15 @@ def test_help_needs_no_torch(tmp_path: Path, script: str, argument: str) -> None
         ),
         ("sac_mcurl", "seed=first", "Value 'first' of type 'str' could not be converted to Integer"),
         ("evaluate", "run=here episodess=3", "there is no setting 'episodess'; did you mean episodes"),
-        ("sac_mcurl", "sac.lr=-1", "sac.lr=-1.0; it must be at least 0 and finite"),
+        ("sac_mcurl", "sac.lr=-1", "sac.lr=-1.0; it must be above 0 and finite"),
         ("rainbow_mcurl", "objective.coeff=nan", "objective.coeff=nan; it must be at least 0 and finite"),
+        ("sac_mcurl", "sac.alpha_init=0", "sac.alpha_init=0.0; it must be above 0 and finite"),
+        ("sac_mcurl", "objective.mask_ratio=0", "objective.mask_ratio=0; it must be above 0 and at most 1"),
+        ("rainbow_mcurl", "rainbow.gamma=1.1", "rainbow.gamma=1.1; it must be at least 0 and at most 1"),
+        ("sac_mcurl", "resume=/no/such/run", "/no/such/run: it does not exist. Runs with a checkpoint: none"),
+        ("sac_mcurl", "resume=here,there", "resume=here,there: there is no such path, and Hydra reads it as several"),
+        ("evaluate", "run=/no/such/run", "/no/such/run: it does not exist. Runs with a checkpoint: none"),
+        ("sac_mcurl", "logging.wandb=mcurl", "logging.wandb=mcurl; give its options, as in 'logging.wandb={project"),
         ("sac_mcurl", "replay.capacity=0", "replay.capacity=0; it must be at least 1"),
         ("evaluate", "episodes=3", "evaluate.py: run=RUN_DIR is needed"),
         ("probe", "", "probe.py: encoders=FILE is needed"),
@@ -90,6 +107,68 @@ def test_a_wrong_setting_needs_no_torch(tmp_path: Path, script: str, arguments: 
     assert said in done.stderr and "Traceback" not in done.stderr
     assert done.stdout == "no torch\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tracker_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    logging = OmegaConf.structured(schema.LoggingConfig(wandb={"project": "mcurl"}))
+    for found in (None, ModuleSpec("wandb", None)):  # nothing; a mere folder of that name
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, found=found: found)
+        with pytest.raises(ValueError, match=r"logging.wandb needs the package wandb: pip install 'mcurl-torchrl\["):
+            check_trackers(logging)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: ModuleSpec(name, None, origin="wandb/__init__.py"))
+    check_trackers(logging)
+
+
+def numbers_in(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from numbers_in(value, f"{prefix}{name}.")
+        elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            yield f"{prefix}{name}"
+
+
+SCRIPTS = ("sac_mcurl", "rainbow_mcurl", "ppo_mcurl", "pretrain", "probe", "evaluate", "play", "report")
+
+
+def test_the_bounds_are_of_settings_that_exist() -> None:
+    objectives = {f"objective.{key}" for key in objective_keys("mcurl") | objective_keys("mlr") | objective_keys("spr")}
+    found = set(objectives)
+    for script in SCRIPTS:
+        with hydra.initialize_config_dir(str(config_folder(script)), version_base="1.3"):
+            composed = OmegaConf.to_container(hydra.compose(script))
+        check_numbers(composed)  # the defaults are inside
+        found |= set(numbers_in(composed))
+    assert (MAY_BE_ZERO | AT_MOST_ONE) - found == set()
+
+
+@pytest.mark.parametrize(
+    ("key", "taken", "refused"),
+    [
+        ("sac.lr", [1e-9, 2.0], [0.0, -1e-9, math.inf, math.nan]),
+        ("sac.gamma", [0.0, 1.0], [-0.1, 1.1, math.nan]),
+        ("sac.critic_tau", [0.1, 1.0], [0.0, 1.1]),
+        ("threads", [1, 64], [0, -1]),
+        ("seed", [0, 7], [-1]),
+    ],
+)
+def test_bounds_of_numbers(key: str, taken: list[float], refused: list[float]) -> None:
+    *sections, name = key.split(".")
+
+    def nested(value: float) -> dict[str, Any]:
+        return functools.reduce(lambda inner, section: {section: inner}, reversed(sections), {name: value})
+
+    for value in taken:
+        check_numbers(nested(value))
+    for value in refused:
+        with pytest.raises(ValueError, match=rf"{key}={value}; it must be"):
+            check_numbers(nested(value))
+
+
+def test_the_numbers_of_an_objective_that_is_not_ours_are_free() -> None:
+    check_numbers({"objective": {"task": "my_package.MyTask", "tau": -3}})
+    check_numbers({"env": {"kwargs": {"size": -3}}, "compile": False})
+    with pytest.raises(ValueError, match=r"objective.tau=-3; it must be above 0 and at most 1"):
+        check_numbers({"objective": {"task": "mcurl_torchrl.objectives.ContrastiveTask", "tau": -3}})
 
 
 def test_every_list_of_choices_has_the_default() -> None:

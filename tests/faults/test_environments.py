@@ -95,6 +95,40 @@ def test_a_grid_of_symbols_is_no_image(shape: tuple[int, ...], accepted: bool) -
             make_pixel_env(Grid(), **options)
 
 
+class LargeGrid(Tiny):
+    """Shows the same image when an episode begins, and black images afterwards."""
+
+    def __init__(self, image: np.ndarray, later: np.ndarray | None = None) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, image.shape, np.uint8)
+        self.images = [image, image if later is None else later]
+
+    def reset(self, **options):
+        return self.images.pop(0) if len(self.images) > 1 else self.images[0], super().reset(**options)[1]
+
+
+@pytest.mark.parametrize("shape", [(16, 16, 3), (3, 16, 16), (16, 16), (64, 70, 1)])
+def test_a_large_grid_of_symbols_is_refused_when_it_comes(shape: tuple[int, ...]) -> None:
+    symbols = np.random.default_rng(1).integers(0, 11, shape, np.uint8)
+    height, width = (size for size in shape if size > 3)
+    said = rf"the image '\w+', {height} x {width}, has no number above 10 when an episode begins"
+    with pytest.raises(ValueError, match=said):
+        make_pixel_env(LargeGrid(symbols)).reset()
+    with pytest.raises(ValueError, match=said):
+        make_pixel_env(GymWrapper(LargeGrid(symbols))).reset()
+
+
+def test_dark_images_are_no_symbols() -> None:
+    dark = np.random.default_rng(1).integers(0, 11, (16, 16, 3), np.uint8)
+    bright = dark + 5  # up to 15: one more number is needed
+    bright[3, 4] = 16
+    for taken in (np.full_like(dark, 7), bright, np.resize(dark, (65, 65, 3))):
+        make_pixel_env(LargeGrid(taken)).reset()
+    env = make_pixel_env(LargeGrid(bright, later=dark), num_frames=1)
+    assert env.reset()["pixels"].max() == 16
+    assert torch.equal(env.reset()["pixels"], torch.from_numpy(dark).movedim(-1, 0))  # later episodes may be dark
+
+
 def test_actions_of_several_parts_are_refused() -> None:
     parts = {"steer": spaces.Box(-1, 1, (1,)), "brake": spaces.Discrete(2)}
     for space in (spaces.Dict(parts), spaces.Tuple(list(parts.values()))):

@@ -19,7 +19,7 @@ from recipes.schema import PretrainConfig, SACRecipeConfig
 from recipes.suites.launchers import MAKE, make_launcher
 from tests.recipes.running import RECIPES, SMALL
 
-JOBS = ["-m", "sac.batch_size=0,8", "threads=1", "algo=rad", "evaluation.video=false", *SMALL]
+JOBS = ["-m", "encoder.crop_size=90,12", "threads=1", "algo=rad", "evaluation.video=false", *SMALL]
 DOT = ["env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0"]
 
 
@@ -138,7 +138,7 @@ def test_a_process_below_a_job_has_no_queue(preempted: list[int]):
 
 def sweep(folder: Path, *arguments: str) -> str:
     """Runs a job that fails and one that does not; returns the output."""
-    place = [f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=batch${sac.batch_size}"]
+    place = [f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=crop${encoder.crop_size}"]
     done = subprocess.run(
         [sys.executable, str(RECIPES / "sac_mcurl.py"), *JOBS, *DOT, *place, *arguments],
         cwd=folder,  # not where the recipes are
@@ -148,15 +148,15 @@ def sweep(folder: Path, *arguments: str) -> str:
         timeout=280,
     )
     assert done.returncode == 1, done.stderr
-    assert json.loads((folder / "batch8" / "result.json").read_text())["finished"]
-    assert not (folder / "batch0" / "result.json").exists()
-    assert "Traceback" not in done.stderr and "Traceback" in (folder / "batch0" / "error.log").read_text()
+    assert json.loads((folder / "crop12" / "result.json").read_text())["finished"]
+    assert not (folder / "crop90" / "result.json").exists()
+    assert "Traceback" not in done.stderr and "Traceback" in (folder / "crop90" / "error.log").read_text()
     return done.stderr
 
 
 def test_a_failing_job_does_not_end_a_sweep(tmp_path: Path):
     said = sweep(tmp_path)
-    assert said.count("ValueError: sac.batch_size=0; it must be at least 1") == 2  # when it failed, and at the end
+    assert said.count("ValueError: crop_size=90; it must be between 1 and") == 2  # when it failed, and at the end
     assert "the sweep is over; not all of its jobs were finished. The first that failed:\nValueError" in said
 
 

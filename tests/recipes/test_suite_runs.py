@@ -132,13 +132,13 @@ def test_a_suite_to_its_end_and_more_seeds_later(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.slow
 def test_a_run_that_fails_is_tried_again_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture):
-    variants = {"broken": ["sac.batch_size=0"], "foreign": ["sac.gamma=0.9"], "whole": []}
+    variants = {"broken": ["encoder.crop_size=90"], "foreign": ["sac.gamma=0.9"], "whole": []}
     command = write(tmp_path, experiment(SHORT, [1], variants=variants))
     foreign = train(run_of(tmp_path, "rad-foreign-seed1").path, "env=gym", "algo=rad", *SHORT, "seed=1", "threads=1")
     before = foreign.manifest.read_bytes()
     assert script.main([*command, "retries=1"]) == 1
     said = capsys.readouterr().out
-    why = "ValueError: sac.batch_size=0; it must be at least 1\n"
+    why = "ValueError: crop_size=90; it must be between 1 and the image's 36\n"
     assert said.count("started   sac_mcurl/gym/rad-broken-seed1") == 2
     assert f"again     sac_mcurl/gym/rad-broken-seed1  {why}" in said
     assert f"failed    sac_mcurl/gym/rad-broken-seed1  {why}" in said and "rad-broken-seed1.log)" in said

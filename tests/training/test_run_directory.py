@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +18,7 @@ import torch
 
 import mcurl_torchrl
 from mcurl_torchrl.training import run_directory
-from mcurl_torchrl.training.checkpoints import Checkpoints
-from mcurl_torchrl.training.run_directory import RunDirectory, RunDirectoryInUse, recent_runs
+from mcurl_torchrl.training.run_directory import RunDirectory, RunDirectoryInUse
 from mcurl_torchrl.training.tables import read
 
 
@@ -215,29 +213,3 @@ def test_a_file_system_without_locks(run: RunDirectory, monkeypatch: pytest.Monk
     with pytest.warns(UserWarning, match="cannot be locked") as record, run.lock():
         pass
     assert record[0].filename == __file__
-
-
-# -- finding runs ------------------------------------------------------------------------------------------------------
-
-
-def test_recent_runs(tmp_path: Path) -> None:
-    for number, name in enumerate(["b/12-00", "a", "c/deep/er/0", "d"]):
-        run = RunDirectory(tmp_path / name)
-        checkpoints = Checkpoints(run.checkpoints)
-        for step in (number, 10 + number):
-            path = checkpoints.save(step, components={})
-            os.utime(path, (0, 1000 * number))
-    (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "damaged" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "damaged" / "checkpoints" / "checkpoint-000000000001").touch()
-    (tmp_path / "d" / "checkpoints" / "checkpoint-000000000013").write_text("damaged")
-    found = recent_runs(tmp_path)
-    assert [line.partition(", ")[0] for line in found] == [
-        f"{tmp_path}/d (step 3",
-        f"{tmp_path}/c/deep/er/0 (step 12",
-        f"{tmp_path}/a (step 11",
-        f"{tmp_path}/b/12-00 (step 10",
-    ]
-    assert found[1].endswith(f", {datetime.fromtimestamp(2000):%Y-%m-%d %H:%M})")
-    assert recent_runs(tmp_path, limit=2) == found[:2]
-    assert recent_runs(tmp_path / "nowhere") == []

@@ -1,0 +1,113 @@
+"""The values that settings may have. These checks need no torch, so that a wrong value is answered at once."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+NAMED_BY = {"dmc": "task", "atari": "game", "gym": "id"}  # the key that names an environment of each backend
+FREE = ("env.kwargs", "logging.wandb", "logging.mlflow")  # settings whose keys others read
+TRACKERS = ("wandb", "mlflow")
+# Numbers are above 0, and whole numbers therefore at least 1, except for these: they may be 0.
+MAY_BE_ZERO = {
+    *("seed", "sample_ahead", "epsilon", "env.camera_id", "env.max_noops", "env.published.curl_coeff"),
+    *("augmentation.batch_intensity", "augmentation.views_intensity", "evaluation.epsilon", "probe.episodes"),
+    *("resets.interval_updates", "resets.keep", "sac.gamma", "sac.auxiliary_encoder_lr_scale"),
+    *("ppo.gamma", "ppo.gae_lambda", "ppo.entropy_coeff"),
+    *("rainbow.gamma", "rainbow.sigma_init", "rainbow.epsilon_begin", "rainbow.epsilon_end"),
+    *("rainbow.priority_exponent", "rainbow.priority_correction_begin", "rainbow.priority_correction_end"),
+    *("objective.coeff", "objective.zero", "objective.replace", "objective.dropout", "objective.warmup_initial_scale"),
+}
+AT_MOST_ONE = {
+    *("epsilon", "evaluation.epsilon", "resets.keep", "sac.gamma", "sac.critic_tau", "sac.encoder_tau"),
+    *("ppo.gamma", "ppo.gae_lambda", "rainbow.gamma", "rainbow.epsilon_begin", "rainbow.epsilon_end"),
+    *("rainbow.priority_correction_begin", "rainbow.priority_correction_end", "rainbow.target_tau"),
+    *("objective.mask_ratio", "objective.zero", "objective.replace", "objective.dropout"),
+    *("objective.tau", "objective.target_tau", "env.published.mask_ratio"),
+}
+
+
+def check_values(cfg: DictConfig) -> None:
+    """Refuses values that no run can have, by the names under which they were set."""
+    if "env" in cfg:
+        check_env(cfg.env)
+    if "logging" in cfg:
+        check_trackers(cfg.logging)
+    if "total_env_steps" in cfg and cfg.total_env_steps < (least := max(cfg.env.action_repeat, 1)):
+        raise ValueError(f"total_env_steps={cfg.total_env_steps}; it must be at least {least}, one agent step")
+    check_numbers(OmegaConf.to_container(cfg, resolve=True))
+
+
+def check_env(env: Any) -> None:
+    """Refuses an environment without a name, with the name of another backend's, or without the observation wanted."""
+    if env.backend not in NAMED_BY:
+        raise ValueError(f"env.backend={env.backend!r}; choose one of {list(NAMED_BY)}")
+    own = NAMED_BY[env.backend]
+    if OmegaConf.is_missing(env, own) or env[own] is None:
+        example = {"task": "humanoid-run", "game": "Tennis", "id": "my_module:MyEnv-v0"}[own]
+        raise ValueError(f"env={env.backend} needs env.{own}, such as env.{own}={example}")
+    for backend, key in NAMED_BY.items():
+        if key != own and env[key] is not None:
+            raise ValueError(f"env.{key}={env[key]} needs env={backend}; without it, {env[own]} would be trained")
+    if env.kwargs is not None and not OmegaConf.is_dict(env.kwargs):
+        raise ValueError(f"env.kwargs={env.kwargs}; give keyword arguments, as in 'env.kwargs={{size: 8}}'")
+    if env.observation == "state" and env.backend != "dmc":
+        raise ValueError(
+            "env.observation=state, which algo=state_sac sets, is for tasks of DMControl; "
+            f"env={env.backend} has images only"
+        )
+
+
+def check_trackers(logging: Any) -> None:
+    """Refuses trackers without options, and those whose package is missing."""
+    for name in TRACKERS:
+        if (options := logging[name]) is None:
+            continue
+        if not OmegaConf.is_dict(options):
+            raise ValueError(f"logging.{name}={options}; give its options, as in 'logging.{name}={{project: mcurl}}'")
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:  # without an origin it is a mere folder, such as W&B leaves behind
+            raise ValueError(f"logging.{name} needs the package {name}: pip install 'mcurl-torchrl[tracking]'")
+
+
+def check_numbers(settings: Mapping[Any, Any], prefix: str = "") -> None:
+    """Refuses numbers out of the bounds of their settings. The numbers of an objective that is not ours are free."""
+    for name, value in settings.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            ours = key != "objective" or str(value.get("task")).startswith("mcurl_torchrl.")
+            if key not in FREE and ours:
+                check_numbers(value, f"{key}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            check_number(key, value)
+
+
+def check_number(key: str, value: float) -> None:
+    zero, one = key in MAY_BE_ZERO, key in AT_MOST_ONE
+    if (value >= 0 if zero else value > 0) and math.isfinite(value) and not (one and value > 1):
+        return
+    whole = isinstance(value, int) and not key.startswith("objective.")  # whose settings have no types
+    lowest = "at least 0" if zero else "at least 1" if whole else "above 0"
+    highest = " and at most 1" if one else "" if isinstance(value, int) else " and finite"
+    raise ValueError(f"{key}={value}; it must be {lowest}{highest}")
+
+
+def check_choices(cfg: DictConfig, schema: type) -> None:
+    """Refuses a value that is none of those that a schema lists for its key."""
+    for key, choices in choices_of(schema):
+        if not OmegaConf.is_missing(cfg, key) and (value := OmegaConf.select(cfg, key)) not in choices:
+            raise ValueError(f"{key}={value!r}; choose one of {list(choices)}")
+
+
+def choices_of(schema: type, prefix: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields every dotted key of a schema that has a list of choices, and the list."""
+    for one in fields(schema):
+        if choices := one.metadata.get("choices"):
+            yield f"{prefix}{one.name}", choices
+        if is_dataclass(section := one.type):
+            yield from choices_of(section, f"{prefix}{one.name}.")
