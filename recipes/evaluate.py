@@ -24,7 +24,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from mcurl_torchrl.training import RunDirectory, export_policy, write_video
+from mcurl_torchrl.training import RunDirectory, export_policy, round_weights, write_video
 from recipes.launch import BadCommand, launch, pick_device
 from recipes.model_card import pack
 from recipes.trained import open_trained
@@ -36,6 +36,8 @@ def main(cfg: DictConfig) -> None:
         trained = open_trained(directory.path, which=cfg.which, device=pick_device(cfg.device))
     except ValueError as error:
         raise BadCommand(str(error)) from error
+    if cfg.half:
+        round_weights(trained.policy.network)  # what is packed is what is scored
     epsilon = trained.epsilon if cfg.epsilon is None else cfg.epsilon
 
     def report(episode: int, score: float) -> None:
@@ -69,7 +71,7 @@ def main(cfg: DictConfig) -> None:
     if cfg.pack is not None:
         packed = pack(
             trained, evaluation, Path(cfg.pack),
-            run=directory, which=cfg.which, seed=cfg.seed, epsilon=epsilon, licence=cfg.licence,
+            run=directory, which=cfg.which, seed=cfg.seed, epsilon=epsilon, licence=cfg.licence, half=cfg.half,
         )  # fmt: skip
         print(f"packed into {packed}")
     print(f"written to {folder}")

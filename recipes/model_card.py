@@ -29,7 +29,7 @@ Loading runs no code of these files: `config.json` names a class of the library,
 
 def pack(
     trained: Trained, evaluation: Evaluation, folder: Path, *, run: RunDirectory, which: str, seed: int, epsilon: float,
-    licence: str | None,
+    licence: str | None, half: bool = False,
 ) -> Path:  # fmt: skip
     """Writes the folder; :func:`~mcurl_torchrl.load_policy` reads it, and ``mcurl play`` plays it."""
     about = {
@@ -45,7 +45,7 @@ def pack(
         },
         "licence": licence,
     }
-    save_policy(trained.policy, folder, about=about)
+    save_policy(trained.policy, folder, about=about, half=half)
     if evaluation.frames:
         write_video(folder / VIDEO, evaluation.film(), fps=evaluation.steps_per_second or 30)
     write_file(folder / "README.md", card(about, folder.name, filmed=bool(evaluation.frames)).encode())

@@ -345,6 +345,7 @@ class EvaluateConfig:
     video: bool = True  # film the first episode
     export: str | None = None  # a file for torch.export, say policy.pt2
     pack: str | None = None  # a folder to hand on: weights, config, video and a model card
+    half: bool = False  # round the weights to float16 before playing, and pack them so, in half the room
     licence: str | None = None  # of the packed weights, by its short name, such as mit; null: none is stated
     device: str = "cpu"  # where to play
 

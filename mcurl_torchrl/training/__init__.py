@@ -9,7 +9,7 @@ from mcurl_torchrl.training.episodes import EnvironmentFailed, EpisodeStream, Re
 from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluations
 from mcurl_torchrl.training.plan import RunPlan, human_normalized_score
 from mcurl_torchrl.training.policies import FramePolicy, describe_policy, export_policy, load_policy
-from mcurl_torchrl.training.policy_folders import is_policy_folder, read_policy_folder, save_policy
+from mcurl_torchrl.training.policy_folders import is_policy_folder, read_policy_folder, round_weights, save_policy
 from mcurl_torchrl.training.probe import ProbeData, ProbeScore, collect_probe_data, linear_probe, probe_encoder
 from mcurl_torchrl.training.progress import Progress
 from mcurl_torchrl.training.ranked_run import RankedRun
@@ -68,6 +68,7 @@ __all__ = [
     "read_evaluations",
     "read_policy_folder",
     "read_video",
+    "round_weights",
     "save_policy",
     "seed_everything",
     "write_video",

@@ -8,21 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from mcurl_torchrl.files import write_file
 
 if TYPE_CHECKING:
     from mcurl_torchrl.training.policies import FramePolicy
 
-__all__ = ["is_policy_folder", "read_policy_folder", "save_policy"]
+__all__ = ["is_policy_folder", "read_policy_folder", "round_weights", "save_policy"]
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"  # as on the Hugging Face hub
 _FORMAT = 1
 
 
-def save_policy(policy: FramePolicy, folder: str | Path, *, about: Mapping[str, Any] | None = None) -> Path:
+def save_policy(
+    policy: FramePolicy, folder: str | Path, *, about: Mapping[str, Any] | None = None, half: bool = False
+) -> Path:
     """Writes a policy to a folder that :func:`~mcurl_torchrl.load_policy` reads.
 
     The files are ``model.safetensors`` and ``config.json``, as the Hugging Face hub names them. What a
@@ -34,6 +37,8 @@ def save_policy(policy: FramePolicy, folder: str | Path, *, about: Mapping[str, 
 
     Keyword Args:
         about (mapping, optional): further entries of ``config.json``, such as the environment and the score.
+        half (bool): whether weights are stored as float16, in half the room. They are float32 again once loaded, but
+            rounded: score a policy after :func:`round_weights`. Defaults to False.
 
     Raises:
         ValueError: if ``about`` has an entry that the file has already.
@@ -56,10 +61,19 @@ def save_policy(policy: FramePolicy, folder: str | Path, *, about: Mapping[str, 
     if taken := sorted(set(config) & set(about or {})):
         raise ValueError(f"about={taken}: {_CONFIG} has these entries already")
     state = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
+    if half:
+        state |= {name: state[name].half() for name, _ in network.named_parameters()}
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / _WEIGHTS, safetensors.torch.save(state, {"format": "pt"}))
     write_file(folder / _CONFIG, (json.dumps({**config, **(about or {})}, indent=2) + "\n").encode())
     return folder
+
+
+def round_weights(network: nn.Module) -> None:
+    """Rounds the weights to float16, as ``save_policy(half=True)`` does; they stay float32."""
+    with torch.no_grad():
+        for weights in network.parameters():
+            weights.copy_(weights.half())
 
 
 def is_policy_folder(folder: Path) -> bool:

@@ -69,8 +69,8 @@ def test_help_needs_no_torch(tmp_path: Path, arguments: str, said: str) -> None:
         ("runs limit=3", "mcurl runs: limit=3: there is no such option"),
         ("compare one", "mcurl compare: give two run directories; got 1: one"),
         ("compare one other", "mcurl compare: one: there is no such folder"),
-        ("play roadruner", "no trained policy of that name; there is: roadrunner."),
-        ("play cartpole-swingup", "there is: roadrunner. To train one: mcurl train sac env=cartpole-swingup"),
+        ("play roadruner", "no trained policy of that name; there is: cartpole-swingup, roadrunner."),
+        ("play cheetah-run", "roadrunner. To train one: mcurl train sac env=cheetah-run preset=cpu"),
         ("play roadrunner episods=2", "there is no setting 'episods'; did you mean episodes"),
     ],
 )
@@ -116,7 +116,7 @@ def test_bash_completes_words_and_settings(tmp_path: Path) -> None:
         "ppo rainbow sac",
         "env=cartpole-swingup env=cartpole-swingup_sparse",
         "rainbow.n_step=",
-        "roadrunner",
+        "cartpole-swingup roadrunner",
         "suite=smoke",
     ], done.stderr
 

@@ -75,6 +75,25 @@ def test_the_packed_policy_plays_as_the_run_does(run: RunDirectory, packed: Path
     assert load_policy(packed)(frame) == load_policy(run.path)(frame)
 
 
+def test_half_of_the_room_and_the_score_of_what_is_packed(
+    run: RunDirectory, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = OmegaConf.create({"runtime": {"output_dir": str(tmp_path)}})
+    monkeypatch.setattr(evaluate.HydraConfig, "get", lambda: config)
+    asked = [f"run='{run.path}'", f"pack='{tmp_path / 'half'}'", "half=true", "episodes=3", "seed=4", "video=false"]
+    evaluate.main(settings(*asked, recipe="evaluate"))
+    about, state = read_policy_folder(tmp_path / "half")
+    assert {value.dtype for name, value in state.items() if name.endswith(("weight", "bias"))} == {torch.float16}
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (tmp_path / "half", packed)]
+    assert 0.45 < sizes[0] / sizes[1] < 0.6
+    again = open_trained(tmp_path / "half", device=CPU)
+    whole = open_trained(run.path, device=CPU).policy.network.for_acting().state_dict()
+    for name, value in again.policy.network.named_parameters():
+        assert value.dtype == torch.float32 and torch.equal(value, whole[name].half().float())
+    scores = about["evaluation"]
+    assert again.play(episodes=3, seed=4, epsilon=scores["epsilon"]).returns == scores["returns"]
+
+
 def test_play_prints_the_return_and_films(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
