@@ -3,6 +3,7 @@
     python recipes/suite.py suite=smoke suite.dir=DIR jobs=2
     python recipes/suite.py suite=benchmarks/suites/atari_cpu.yaml jobs=2 nice=19
     python recipes/suite.py suite=cpu_small suite.seeds=[1,2,3,4,5]
+    python recipes/suite.py suite=cpu_small 'only=*/RoadRunner/*,*/cartpole-swingup/mcurl-*'
     python recipes/suite.py suite=atari26 launcher=submitit_slurm launcher.slurm_partition=gpu launcher.gpus_per_node=1
 
 It runs what is missing, resumes what was interrupted, skips what is finished and tries again what failed. Ctrl-C saves
@@ -28,6 +29,7 @@ class Options:
     """What the command line may set, beside suite.KEY."""
 
     suite: str = ""  # one of recipes/conf/suite, or the path of a YAML file
+    only: str = "*"  # which runs now, by patterns of their names, separated by commas; the others wait
     jobs: int = 1  # how many runs at a time; those in a cluster's queue count
     launcher: str = "local"  # where they run: local, joblib, submitit_local, submitit_slurm, ray
     nice: int = 0  # how much they stand back for other processes, 0 to 19
@@ -56,12 +58,13 @@ def main(arguments: list[str]) -> int:
         target = declare(suite)
         print(f"declared: {target}; commit it, then run suite={target}")
         return 0
+    runs = suite.runs_like(options.only)
     if options.dry_run:
-        return show_plan(suite)
+        return show_plan(suite, runs)
     make = functools.partial(
         make_launcher, options.launcher, jobs=options.jobs, folder=suite.folder, options=launcher_options
     )
-    return run_alone(suite, make, jobs=options.jobs, nice=options.nice, retries=options.retries)
+    return run_alone(suite, runs, make, jobs=options.jobs, nice=options.nice, retries=options.retries)
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -80,7 +83,7 @@ def parse(arguments: list[str]) -> tuple[Options, dict[str, Any], dict[str, Any]
         if key not in names or not equals:
             raise BadCommand(f"{argument}: there is no such option; {did_you_mean(key, names)}")
         # A path is taken as it is typed.
-        value = typed if key in ("suite", "suite.dir", "launcher") else read_value(argument, typed)
+        value = typed if key in ("suite", "suite.dir", "launcher", "only") else read_value(argument, typed)
         if key.startswith("suite."):
             changes[key.removeprefix("suite.")] = value
         elif type(value) is not known[key]:

@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,18 @@ class Suite:
 
     def runs(self) -> list[PlannedRun]:
         return [run for experiment in self.experiments for run in experiment.runs()]
+
+    def runs_like(self, patterns: str) -> list[PlannedRun]:
+        """Returns the runs whose names match one of several patterns, as of files, separated by commas.
+
+        Raises:
+            BadCommand: if a pattern matches none.
+        """
+        runs, wanted = self.runs(), patterns.split(",")
+        for pattern in wanted:
+            if not any(fnmatchcase(run.name, pattern) for run in runs):
+                raise BadCommand(f"only={pattern} matches no run of {self.name}; a run is named like {runs[0].name}")
+        return [run for run in runs if any(fnmatchcase(run.name, pattern) for pattern in wanted)]
 
     def to_plain(self) -> dict[str, Any]:
         """Returns what a YAML of the suite has."""

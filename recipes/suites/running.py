@@ -8,15 +8,20 @@ from collections.abc import Callable
 from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, catch_stop_signals
 from recipes.command_line import BadCommand
 from recipes.suites.board import Board
-from recipes.suites.definition import Suite
+from recipes.suites.definition import PlannedRun, Suite
 from recipes.suites.folder import note_start
 from recipes.suites.processes import Launcher
 from recipes.suites.provenance import current_commit, files_that_differ
 from recipes.suites.workers import Job, work
 
 
-def run_alone(suite: Suite, make: Callable[[], Launcher], *, jobs: int, nice: int, retries: int) -> int:
-    """Runs a suite to its end, or until it is stopped, unless another process does; returns the exit code."""
+def run_alone(
+    suite: Suite, runs: list[PlannedRun], make: Callable[[], Launcher], *, jobs: int, nice: int, retries: int
+) -> int:
+    """Runs these runs of a suite, until all are done or it is stopped, unless another process does.
+
+    Returns the exit code.
+    """
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(RunDirectory(suite.folder).lock())
@@ -26,12 +31,13 @@ def run_alone(suite: Suite, make: Callable[[], Launcher], *, jobs: int, nice: in
         except OSError as error:
             raise BadCommand(f"nothing can be written in {suite.folder}: {error}") from None
         # Before signals are caught: Ray sets handlers of its own.
-        return run(suite, make(), at_once=jobs, nice=nice, retries=retries)
+        return run(suite, runs, make(), at_once=jobs, nice=nice, retries=retries)
 
 
-def run(suite: Suite, launcher: Launcher, *, at_once: int, nice: int, retries: int) -> int:
-    jobs, board = make_jobs(suite), Board(suite.name, suite.declared)
-    board.say(f"{suite.name}: {len(jobs)} runs in {suite.folder}")
+def run(suite: Suite, runs: list[PlannedRun], launcher: Launcher, *, at_once: int, nice: int, retries: int) -> int:
+    jobs, board = make_jobs(suite, runs), Board(suite.name, suite.declared)
+    others = len(suite.runs()) - len(jobs)
+    board.say(f"{suite.name}: {len(jobs)} runs{f' of {len(jobs) + others}' if others else ''} in {suite.folder}")
     for line in other_code(suite):
         board.say(line)
     for job in jobs:
@@ -57,17 +63,17 @@ def run(suite: Suite, launcher: Launcher, *, at_once: int, nice: int, retries: i
     return 0 if all(job.status == "done" for job in jobs) else 1
 
 
-def show_plan(suite: Suite) -> int:
+def show_plan(suite: Suite, runs: list[PlannedRun]) -> int:
     """Prints what would be done with each run."""
     doing = {"missing": "start", "unsaved": "start anew", "interrupted": "resume", "finished": "skip", "in use": "wait"}
-    for job in make_jobs(suite):
+    for job in make_jobs(suite, runs):
         stage = job.look()
         print(f"{doing.get(stage, stage):10} {job.run.name}{f'  {job.reason}' if job.reason else ''}")
     return 0
 
 
-def make_jobs(suite: Suite) -> list[Job]:
-    return [Job(planned, RunDirectory(suite.folder / planned.name)) for planned in suite.runs()]
+def make_jobs(suite: Suite, runs: list[PlannedRun]) -> list[Job]:
+    return [Job(planned, RunDirectory(suite.folder / planned.name)) for planned in runs]
 
 
 def other_code(suite: Suite) -> list[str]:

@@ -279,6 +279,18 @@ def test_a_dry_run_says_what_would_be_done(run: RunDirectory, tmp_path: Path, ca
     assert not (tmp_path / "runs" / "suite.yaml").exists()
 
 
+def test_some_runs_of_a_suite(tmp_path: Path, capsys: pytest.CaptureFixture):
+    suite = write(tmp_path, YAML.replace("[1]", "[1, 2, 3, 12]"))
+    assert [run.seed for run in suite.runs_like("*")] == [1, 2, 3, 12]
+    assert [run.seed for run in suite.runs_like("*/cartpole-swingup/*-seed2,*/rad-seed1*")] == [1, 2, 12]
+    command = [f"suite={tmp_path}/small.yaml", f"suite.dir={tmp_path}/runs", "dry_run=true"]
+    assert script.main([*command, "only=*-seed3"]) == 0
+    assert capsys.readouterr().out == "start      sac_mcurl/cartpole-swingup/rad-seed3\n"
+    said = "only=seed3 matches no run of small; a run is named like sac_mcurl/cartpole-swingup/rad-seed1"
+    with pytest.raises(BadCommand, match=said):
+        script.main([*command, "only=*-seed3,seed3"])
+
+
 # -- which code --------------------------------------------------------------------------------------------------------
 
 

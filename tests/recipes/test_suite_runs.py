@@ -119,15 +119,16 @@ def test_a_suite_to_its_end_and_more_seeds_later(tmp_path: Path, capsys: pytest.
     assert said.endswith("dots: 2 runs: 2 done\n")
 
     before = [file.stat().st_mtime_ns for run in runs[:2] for file in sorted(run.path.rglob("*.*"))]
-    assert script.main([*command, "suite.seeds=[1,2,3]"]) == 0
+    assert script.main([*command, "suite.seeds=[1,2,3,4]", "only=*-seed[123]"]) == 0
     said = capsys.readouterr().out
+    assert f"dots: 3 runs of 4 in {tmp_path / 'runs'}\n" in said
     assert said.count("started") == 1 and "started   sac_mcurl/gym/rad-seed3" in said
     assert finished(runs[2])
     unlocked = [file for run in runs[:2] for file in sorted(run.path.rglob("*.*"))]
     assert [a for a, file in zip(before, unlocked, strict=True) if file.name != ".lock"] == [
         file.stat().st_mtime_ns for file in unlocked if file.name != ".lock"
     ]
-    assert OmegaConf.load(tmp_path / "runs" / "suite.yaml").experiments[0].seeds == [1, 2, 3]
+    assert OmegaConf.load(tmp_path / "runs" / "suite.yaml").experiments[0].seeds == [1, 2, 3, 4]
 
 
 @pytest.mark.slow
