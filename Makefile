@@ -58,7 +58,7 @@ $(CLUSTER_READY): $(READY)
 	@touch $@
 
 mutants: $(READY)  ## break the code in named ways and see that a named test notices each
-	$(BIN)/pytest -m slow tests/test_mutants.py $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto -m slow tests/test_mutants.py $(PYTEST_ARGS)
 
 DEMO_ENV_STEPS ?= 40000
 demo: $(READY)  ## train M-CURL on cartpole-swingup at CPU sizes; leaves curve.png and videos/ (Ctrl-C saves)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.warm_start import run_python
 
 REPO = Path(__file__).resolve().parents[1]
 HISTORIES = "tests/replay/test_buffer_histories.py::test_random_histories"
@@ -1611,14 +1611,10 @@ def test_a_test_notices(mutant: Mutant, tmp_path: Path) -> None:
     source = file.read_text()
     assert source.count(mutant.old) == 1, f"{mutant.old!r} must stand once in {mutant.file}"
     file.write_text(source.replace(mutant.old, mutant.new))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.test.split()]
-    run = subprocess.run(
-        command,
+    run = run_python(
+        *("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=280", *mutant.test.split()),
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
+        environment={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
     )
     assert run.returncode == 1, f"{mutant.test} stays green (exit {run.returncode}):\n{run.stdout[-2000:]}"
     assert " failed" in run.stdout.splitlines()[-1], run.stdout[-2000:]

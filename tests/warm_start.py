@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
+REPO_TESTS = __name__.partition(".")[0]
 LIBRARIES = ["torch", "torchrl.data", "torchrl.envs", "torchrl.modules", "torchrl.objectives", "safetensors.torch"]
 LIBRARIES += ["gymnasium", "hydra", "matplotlib.pyplot", "scipy.stats", "tqdm"]
 
@@ -53,6 +54,8 @@ def _become(arguments: list[str], cwd: str, environment: dict[str, str], outputs
     first = {"-m": cwd, "-c": "", None: str(Path(arguments[0]).resolve().parent)}[option]
     installed = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))]
     sys.path[:] = [first, *paths, *installed]
+    for name in [name for name in sys.modules if name.partition(".")[0] == REPO_TESTS]:
+        del sys.modules[name]  # the folder that is asked for may have tests of its own
     sys.argv[:] = ["-c", *arguments[1:]] if option == "-c" else arguments
     try:
         if option == "-m":
