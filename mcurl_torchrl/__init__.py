@@ -1,12 +1,12 @@
 """M-CURL: masked contrastive representation learning for pixel RL, as TorchRL components.
 
-The paper: https://arxiv.org/abs/2010.07470. Importing this package loads no simulator: each is imported by what needs
-it.
+The paper: https://arxiv.org/abs/2010.07470. Importing this package loads no simulator: a simulator is imported when an
+environment needs it.
 """
 
 from mcurl_torchrl.import_order import check_import_order, import_torchrl
 
-check_import_order()  # before the first import of TorchRL, which may not return
+check_import_order()  # before the first import of TorchRL, which may end the process
 import_torchrl()
 
 from mcurl_torchrl.envs import make_atari_env, make_dmc_env, make_pixel_env

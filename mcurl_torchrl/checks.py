@@ -27,7 +27,7 @@ def leaf_keys(data: TensorDictBase) -> list[NestedKey]:
 def check_count(name: str, value: Any, *, least: int = 1) -> int:
     """Returns ``value`` if it is a whole number of at least ``least``, or raises an error that names it.
 
-    Whole numbers of numpy are taken as well, and become Python's.
+    Whole numbers of NumPy are accepted as well, and converted to ``int``.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name}={value!r}; it must be a whole number")
@@ -65,7 +65,7 @@ def require(tensordict: TensorDictBase, key: NestedKey, user: object) -> Tensor:
 
 
 def warn_caller(message: str) -> None:
-    """Warns, and names as its place the line of the user's program, not one of this package or of TorchRL."""
+    """Warns; the warning names a line of the user's program, not a line of this package or of TorchRL."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
         level, frame = level + 1, frame.f_back
@@ -74,7 +74,7 @@ def warn_caller(message: str) -> None:
 
 @contextlib.contextmanager
 def needs(message: str, extra: str) -> Iterator[None]:
-    """Turns an ImportError inside into one with the message and the command that installs an optional part."""
+    """Turns an ImportError in the block into one with the message and the command that installs the extra."""
     try:
         yield
     except ImportError as error:

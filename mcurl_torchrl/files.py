@@ -12,7 +12,7 @@ __all__ = ["replacing", "write_file"]
 
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yields another name in the same folder; at the end the file under that name replaces the target in one step."""
+    """Yields a temporary path in the same folder; at the end the file there replaces the target in one step."""
     part = target.with_name(f".{target.name}.part")
     try:
         yield part
@@ -22,7 +22,7 @@ def replacing(target: Path) -> Iterator[Path]:
 
 
 def write_file(target: Path, content: bytes, *, before_rename: Callable[[], None] | None = None) -> None:
-    """Puts a file in place in one step, unless ``before_rename`` fails, and makes sure that it is on disk."""
+    """Writes a file in one step, unless ``before_rename`` raises, and makes sure that it is on disk."""
     with replacing(target) as part:
         with open(part, "wb") as file:
             file.write(content)

@@ -1,4 +1,4 @@
-"""Whether this process survives the import of TorchRL, and what is wrong where it does not."""
+"""Imports TorchRL, after a check that the import does not end the process; the errors name the cause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ __all__ = ["check_import_order", "import_torchrl"]
 def import_torchrl() -> None:
     """Imports TorchRL's environments, and with them mujoco where it is installed.
 
-    With ``MUJOCO_GL`` set, mujoco loads that OpenGL at once; what it says where the library is missing names neither.
+    With ``MUJOCO_GL`` set, mujoco loads that OpenGL library when it is imported. If the library is missing, mujoco's
+    own error names neither the variable nor the library.
 
     Raises:
         ImportError: if mujoco cannot be imported with this ``MUJOCO_GL``; it names the choices.
@@ -47,9 +48,9 @@ def check_import_order() -> None:
 
     Examples:
         >>> from mcurl_torchrl.import_order import check_import_order
-        >>> check_import_order()  # triton is imported, or not installed: nothing to fear
+        >>> check_import_order()  # no error: triton is imported already, or not installed
     """
-    # Dynamic libraries and what they show to each other are another matter on macOS and Windows, which have no triton.
+    # Only Linux is concerned: macOS and Windows have no triton.
     if not sys.platform.startswith("linux") or sys.modules.get("triton") is not None:
         return
     if _shows_llvm() and importlib.util.find_spec("triton") is not None:
@@ -61,5 +62,5 @@ def check_import_order() -> None:
 
 
 def _shows_llvm() -> bool:
-    """Whether a library that is loaded from now on would find the functions of an LLVM that is loaded already."""
+    """Returns whether libraries that are loaded from now on would find the functions of an LLVM loaded before."""
     return hasattr(ctypes.CDLL(None), "LLVMContextCreate")

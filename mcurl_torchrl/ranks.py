@@ -4,8 +4,8 @@ The contract: every rank computes the loss of its share so that the *mean over t
 batch, and gradients are averaged over the ranks (:meth:`Ranks.average_gradients`). So all ranks take the steps that one
 process on the whole batch would take, up to rounding.
 
-No ``DistributedDataParallel``: it averages what one ``forward`` of one module gives, while an agent here has several
-losses and optimizers on shared networks, some called through parts of a loss module.
+``DistributedDataParallel`` is not used: it averages the gradients of one module with one ``forward``, while an agent
+here has several losses and optimizers on shared networks, and calls some networks through parts of a loss module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["ALONE", "DistributedRanks", "RankLost", "Ranks", "RanksDiffer", "joi
 T = TypeVar("T")
 Work = Callable[[Callable[[], None]], T]
 
-_WAIT = timedelta(minutes=30)  # for the other ranks: they wait while the first one evaluates an episode, or saves
+_WAIT = timedelta(minutes=30)  # ranks wait for each other, also while the first one evaluates an episode, or saves
 
 
 class RankLost(RuntimeError):
@@ -34,19 +34,20 @@ class RankLost(RuntimeError):
 
 
 class RanksDiffer(RuntimeError):
-    """The ranks do not hold the same networks any more; the message names what differs and where."""
+    """The networks of the ranks are no longer equal; the message names the difference and where it is."""
 
 
 class Ranks:
-    """One process that learns alone: all that is asked of several ranks, for one; nothing is sent and nothing changes.
+    """One process that learns alone: the interface of :class:`DistributedRanks`, for a single rank.
 
-    It is the default of all that takes ``ranks``, and the interface of :class:`DistributedRanks`.
+    It is the default of all ``ranks`` arguments. Its methods send nothing and change nothing.
 
     Attributes:
         index (int): the number of this rank.
         count (int): how many ranks there are.
         leads (bool): whether this is the first rank, which steps environments, evaluates, logs and saves.
-        generator (torch.Generator, optional): gives the same numbers on every rank; None alone: torch's global one.
+        generator (torch.Generator, optional): gives the same numbers on every rank. None for a single rank: torch's
+            global generator is used.
 
     Examples:
         >>> import torch
@@ -66,10 +67,10 @@ class Ranks:
         return self.index == 0
 
     def share_of(self, name: str, size: int) -> slice:
-        """Returns which of ``size`` items are this rank's.
+        """Returns the slice of ``size`` items that belongs to this rank.
 
         Raises:
-            ValueError: if they cannot be shared in equal parts; it names the size and the number of ranks.
+            ValueError: if the items cannot be shared in equal parts; it names the size and the number of ranks.
         """
         if size % self.count:
             raise ValueError(
@@ -80,7 +81,7 @@ class Ranks:
         return slice(self.index * each, (self.index + 1) * each)
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Joins the tensors ``[n, ...]`` of all ranks to ``[count * n, ...]``, with gradients to each rank's own."""
+        """Concatenates the tensors ``[n, ...]`` of all ranks to ``[count * n, ...]``, with gradients to all of them."""
         return tensor
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -103,27 +104,27 @@ class Ranks:
         return [value]
 
     def on_first(self, work: Work[T]) -> T:
-        """Lets the first rank work while the others wait; all return what it returns, and raise what it raises.
+        """Calls ``work`` on the first rank while the others wait; all ranks return its result, or raise its error.
 
         Args:
-            work (callable): called on the first rank, with a function to call now and then during long work: the others
-                wait for a limited time only.
+            work (callable): called on the first rank with one argument, a function to call from time to time during
+                long work: the other ranks wait for a limited time only.
         """
         return work(lambda: None)
 
     def same_draws(self) -> contextlib.AbstractContextManager[None]:
-        """Lets all ranks draw the same numbers from torch's global generators inside; outside they draw their own."""
+        """Makes all ranks draw the same numbers from torch's global generators inside the block."""
         return contextlib.nullcontext()
 
     def meet(self) -> None:
-        """Waits until all ranks are here."""
+        """Waits until all ranks have called this method."""
         self.highest(0)
 
     def leave(self) -> None:
         """Leaves the group; ranks that wait for this one get a :class:`RankLost`."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
-        return self  # a copy of a loss learns with the same ranks
+        return self  # a copy of a loss uses the same ranks
 
 
 ALONE = Ranks()
@@ -160,7 +161,7 @@ class DistributedRanks(Ranks):
     # -- tensors -------------------------------------------------------------------------------------------------------
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Joins the tensors of all ranks."""
+        """Concatenates the tensors of all ranks."""
         return _Gather.apply(tensor, self)
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -210,7 +211,7 @@ class DistributedRanks(Ranks):
         return values
 
     def on_first(self, work: Work[T]) -> T:
-        """Lets the first rank work while the others wait."""
+        """Calls ``work`` on the first rank while the others wait."""
         if not self.leads:
             return self._follow()
         try:
@@ -224,16 +225,17 @@ class DistributedRanks(Ranks):
         return done
 
     def _follow(self) -> Any:
-        what: Any
-        how, what = "working", None
-        while how == "working":
-            how, what = self._tell(None)
-        if how == "raised":
-            raise what
-        return what
+        """Waits for the first rank's work; returns its result, or raises its error."""
+        content: Any
+        status, content = "working", None
+        while status == "working":
+            status, content = self._tell(None)
+        if status == "raised":
+            raise content
+        return content
 
     def _tell(self, message: Any) -> Any:
-        """Sends the first rank's message to all; returns it."""
+        """Sends the first rank's message to all ranks; returns this message on every rank."""
         box = [message]
         with _answered():
             dist.broadcast_object_list(box, group=self.group, group_src=0, device=torch.device("cpu"))
@@ -243,7 +245,7 @@ class DistributedRanks(Ranks):
 
     @contextlib.contextmanager
     def same_draws(self) -> Iterator[None]:
-        """Seeds torch's global generators alike on all ranks, until the end of the block."""
+        """Gives torch's global generators the same seed on all ranks, until the end of the block."""
         seed = int(torch.randint(2**62, (), generator=self.generator))
         devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
         with torch.random.fork_rng(devices):
@@ -256,7 +258,7 @@ class DistributedRanks(Ranks):
 
 
 class _Gather(torch.autograd.Function):
-    """All ranks' tensors, joined; each rank's own gets the gradients of the losses of all ranks."""
+    """Concatenates the tensors of all ranks; a rank's own tensor gets the gradients of the losses of all ranks."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, ranks: DistributedRanks) -> Tensor:
@@ -275,6 +277,7 @@ class _Gather(torch.autograd.Function):
 
 @contextlib.contextmanager
 def _answered() -> Iterator[None]:
+    """Turns an error of ``torch.distributed`` into a :class:`RankLost`."""
     try:
         yield
     except RuntimeError as error:
@@ -283,7 +286,7 @@ def _answered() -> Iterator[None]:
 
 
 def sendable(error: Exception) -> Exception:
-    """Returns an error that other processes can read."""
+    """Returns the error, or a RuntimeError with its text if the error cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # an error may hold anything
@@ -294,15 +297,15 @@ def sendable(error: Exception) -> Exception:
 def join_ranks(*, seed: int = 0, timeout: timedelta = _WAIT) -> Ranks:
     """Joins the ranks that ``torchrun`` started, by its environment variables; :data:`ALONE` where there is only one.
 
-    CUDA tensors travel by NCCL, all else by gloo.
+    CUDA tensors are sent with NCCL, all other data with gloo.
 
     Keyword Args:
         seed (int): as in :class:`DistributedRanks`.
-        timeout (timedelta): how long a rank waits for an answer of the others. Defaults to 30 minutes.
+        timeout (timedelta): how long a rank waits for the other ranks. Defaults to 30 minutes.
 
     Raises:
-        ValueError: if a variable is missing or no number.
-        RankLost: if not all ranks come.
+        ValueError: if a variable is missing or not a number.
+        RankLost: if not all ranks join in time.
 
     Examples:
         >>> from mcurl_torchrl.ranks import join_ranks

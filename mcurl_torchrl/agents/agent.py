@@ -1,4 +1,4 @@
-"""Agent: the small protocol through which training tools know an RL algorithm."""
+"""Agent: the interface between an RL algorithm and the training tools."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Agent(ABC):
     """An RL algorithm with an auxiliary task: it acts, and it learns from batches.
 
     A training loop calls, for each agent step, :meth:`begin_step`, :meth:`explore`, :meth:`update` as often as
-    :meth:`updates_due` says, and :meth:`end_step`. A new agent subclasses this class and touches nothing else.
+    :meth:`updates_due` says, and :meth:`end_step`. A new agent subclasses this class; no other code has to change.
 
     Attributes:
-        policy (Policy): the part that is left when training is over.
-        explorer (Explorer): what acts in training; a copy of it acts in a worker process.
+        policy (Policy): the part that is needed after training.
+        explorer (Explorer): the policy with exploration that acts in training; worker processes act with copies of it.
         task (AuxiliaryTask): the auxiliary task.
         first_update_step (int): the agent step of the first update.
         ranks (Ranks): the ranks that learn together; one process by default.
-        computing (Computing, optional): how losses are computed. Defaults to None: as they stand, in float32.
+        computing (Computing, optional): how losses are computed. Defaults to None: not compiled, in float32.
     """
 
     policy: Policy
@@ -61,7 +61,7 @@ class Agent(ABC):
 
     @abstractmethod
     def updates_due(self, step: int) -> int:
-        """Returns how many updates an agent step has."""
+        """Returns the number of updates that follow an agent step."""
 
     @abstractmethod
     def update(self, batch: TensorDictBase, views: TensorDictBase, *, measure: bool = False) -> dict[str, Tensor]:
@@ -79,19 +79,19 @@ class Agent(ABC):
         """
 
     def compute(self, loss: Loss, data: TensorDictBase) -> TensorDictBase:
-        """Computes a loss of the agent or the task, as ``computing`` says."""
+        """Computes a loss of the agent or of the task, with ``computing`` if it is set."""
         return loss(data) if self.computing is None else self.computing(loss, data)
 
     def end_step(self, step: int) -> dict[str, float]:
-        """Does the work that follows the updates of an agent step; returns numbers of the step to log."""
+        """Does the work that follows the updates of an agent step; returns numbers to log."""
         return {}
 
     @abstractmethod
     def components(self) -> dict[str, Any]:
-        """Returns every part with a state that a resumed run needs, by name, apart from the policy."""
+        """Returns by name all objects whose state a resumed run needs, except the policy."""
 
 
 def named_parts(optimizers: dict[str, Optimizer], schedules: dict[str, LRScheduler]) -> dict[str, Any]:
-    """Returns optimizers and schedules under names that tell them apart."""
+    """Returns optimizers as ``<name>_optimizer`` and schedules as ``<name>_schedule``, in one dict."""
     named: dict[str, Any] = {f"{name}_optimizer": part for name, part in optimizers.items()}
     return named | {f"{name}_schedule": part for name, part in schedules.items()}

@@ -1,4 +1,4 @@
-"""Computing: how an agent computes its losses, as they stand or compiled, in float32 or in mixed precision."""
+"""Computing: how an agent computes its losses, eagerly or compiled, in float32 or in mixed precision."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Loss = Callable[[TensorDictBase], TensorDictBase]
 class Computing:
     """Calls losses: compiled by ``torch.compile`` if asked for, under autocast for another precision than float32.
 
-    An agent with ``agent.computing = Computing(...)`` computes all its losses through it. What is compiled is the way
-    through a loss and the way back; optimizers (one fused kernel each), slow copies and metrics stay as they are.
-    Random numbers are those of eager mode, so that results are the same but for rounding.
+    An agent with ``agent.computing = Computing(...)`` computes all its losses through it. The forward and the backward
+    pass of a loss are compiled; optimizers (one fused kernel each), momentum copies and metrics are not. Random numbers
+    are those of eager mode, so that results differ by rounding only.
 
     Parameters, their gradients and the optimizers' states are float32 in every precision. Values, probabilities, logits
-    and the losses themselves are float32, too: autocast rounds what layers give before that.
+    and the losses themselves are float32, too: autocast rounds only the outputs of the layers before them.
 
     Args:
         device (torch.device): the device of the networks.
@@ -36,10 +36,11 @@ class Computing:
         compile (bool): Defaults to False.
         precision (str): ``"float32"`` or ``"bfloat16"``. Defaults to ``"float32"``.
         cuda_graphs (bool): whether compiled losses run as CUDA graphs; needs ``compile`` and a GPU. Defaults to False.
-        backend (str): that of ``torch.compile``. Defaults to ``"inductor"``, which needs a C++ compiler.
+        backend (str): the backend of ``torch.compile``. Defaults to ``"inductor"``, which needs a C++ compiler.
 
     Raises:
-        ValueError: on an unknown precision, if there is no C++ compiler, and on CUDA graphs without what they need.
+        ValueError: on an unknown precision, if there is no C++ compiler, and on CUDA graphs without ``compile`` or
+            without a GPU.
 
     Examples:
         >>> import torch
@@ -64,7 +65,7 @@ class Computing:
     ) -> None:
         if precision == "float16":
             raise ValueError(
-                "precision='float16'; its small gradients become 0 without a scaler of losses, which there is none of: "
+                "precision='float16'; its small gradients become 0 without loss scaling, which is not implemented: "
                 "choose 'bfloat16', which has the range of float32, or 'float32'"
             )
         self.device = device
@@ -82,17 +83,17 @@ class Computing:
         """Computes a loss: a module, or a method of one, whose only argument is ``data``."""
         with self.autocast():
             out = (self._compiled_form(loss) if self.compile else loss)(data)
-        # The next run of a CUDA graph overwrites what the last one returned; metrics are read later.
+        # The next run of a CUDA graph overwrites the outputs of the last one; metrics are read later.
         return out.clone() if self.cuda_graphs else out
 
     def autocast(self) -> torch.autocast:
-        """Returns the context of the precision; for float32, one that does nothing."""
+        """Returns the autocast context of the precision; for float32 it does nothing."""
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
 
     def _compiled_form(self, loss: Loss) -> Loss:
         if loss not in self._compiled:
-            # For one shape each: code for any shape would round in another way, and a resumed run meets shapes in
-            # another order.
+            # dynamic=False compiles for each shape: code for dynamic shapes rounds differently, and a resumed run meets
+            # the shapes in another order.
             options: dict[str, Any] = {}
             if self.backend == "inductor":
                 options = {"options": {"fallback_random": True, "triton.cudagraphs": self.cuda_graphs}}
@@ -103,5 +104,5 @@ class Computing:
 def _check_compiler() -> None:
     named = os.environ.get("CXX")
     if not any(shutil.which(name) for name in ([named] if named else ["g++", "clang++", "c++"])):
-        missing = f"CXX={named} is not there" if named else "neither g++ nor clang++ is there"
+        missing = f"CXX={named} was not found" if named else "neither g++ nor clang++ was found"
         raise ValueError(f"compile=True needs a C++ compiler, and {missing}; install one, or leave compile out")

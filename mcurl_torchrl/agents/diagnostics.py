@@ -24,12 +24,12 @@ def _as_matrix(latents: Tensor) -> Tensor:
 def effective_rank(latents: Tensor) -> Tensor:
     r"""Counts the dimensions that a batch of latents really uses, a number between 1 and d (0 if all are equal).
 
-    With the singular values :math:`\sigma_i` of the centred matrix and :math:`p_i = \sigma_i / \sum_j \sigma_j`, this
+    With the singular values :math:`\sigma_i` of the centered matrix and :math:`p_i = \sigma_i / \sum_j \sigma_j`, this
     is :math:`\exp(-\sum_i p_i \log p_i)`: Roy and Vetterli, "The effective rank: a measure of effective
     dimensionality", EUSIPCO 2007. A fall towards 1 during training is the sign of a collapsing representation.
 
     Args:
-        latents (Tensor): ``[*, d]``, any floating dtype. N latents, centred, span at most N - 1 dimensions.
+        latents (Tensor): ``[*, d]``, any floating dtype. N latents, centered, span at most N - 1 dimensions.
 
     Returns:
         A scalar on the same device, without gradient; NaN where a latent is not finite.
@@ -45,9 +45,9 @@ def effective_rank(latents: Tensor) -> Tensor:
     """
     matrix = _as_matrix(latents)
     finite = matrix.isfinite().all()
-    matrix = torch.where(finite, matrix, 0.0)  # the decomposition refuses NaN; check_finite stops such a training
+    matrix = torch.where(finite, matrix, 0.0)  # svdvals refuses NaN; check_finite stops a run with such latents
     sizes = torch.linalg.svdvals(matrix - matrix.mean(dim=0))
-    # Centring leaves rounding errors of equal latents, in all directions: they would make a collapse look rich.
+    # Centering equal latents leaves rounding errors in all dimensions: they would hide a collapse.
     noise = torch.finfo(matrix.dtype).eps * max(matrix.shape) * matrix.norm()
     sizes = torch.where(sizes > noise, sizes, 0.0)
     total = sizes.sum()

@@ -1,4 +1,4 @@
-"""Explorers: what agents act with in training; a copy of one acts in another process."""
+"""Explorers: the policies with exploration that act in training; worker processes act with copies of them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Explorer", "RainbowExplorer", "SACExplorer"]
 class Explorer(nn.Module):
     """A policy that explores: observations ``[*, ...]`` to actions ``[*, ...]``, of one environment or of several.
 
-    How far it explores (at random, epsilon) is in its buffers: whoever gets its weights gets that as well.
+    The amount of exploration (random actions, epsilon) is stored in buffers: workers get it together with the weights.
 
     Args:
-        policy (Policy): the agent's.
+        policy (Policy): the policy of the agent.
     """
 
     acts_alone = False  # True in a worker, where no agent calls begin_step
@@ -30,27 +30,27 @@ class Explorer(nn.Module):
         self.policy: Any = policy
 
     def is_single(self, observation: Tensor) -> bool:
-        """Tells whether this is the observation of one environment, without a batch dimension."""
+        """Returns whether this is the observation of one environment, without a batch dimension."""
         return observation.ndim == len(self.policy.settings["observation_shape"])
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Draws from the policy."""
+        """Samples actions from the policy."""
         return self.policy.sample(observation)
 
     def for_worker(self) -> Explorer:
         """Returns a copy on the CPU that acts without the agent."""
         worker = copy.deepcopy(self).cpu().requires_grad_(False)
         for parameter in worker.parameters():
-            parameter.data = parameter.data.contiguous()  # as it is sent to workers, whatever the learner prefers
+            parameter.data = parameter.data.contiguous()  # weights are sent in this layout; the learner's may differ
         worker.acts_alone = True
         return worker
 
 
 class _WithRandomActions(Explorer):
-    """An explorer that may act without its policy.
+    """An explorer that may act at random, without its policy.
 
     Args:
-        policy (Policy): the agent's.
+        policy (Policy): the policy of the agent.
         random_action (callable): returns one action at random.
     """
 

@@ -25,7 +25,7 @@ def optimize(
     The gradients (clipped ones, with ``max_norm``) stay in place afterwards, so that their size can be measured.
 
     Args:
-        loss (torch.Tensor): a number with a graph.
+        loss (torch.Tensor): a scalar with gradients.
         *optimizers (Optimizer): the optimizers that step, in this order, on the same gradients.
 
     Keyword Args:
@@ -67,10 +67,12 @@ def optimize(
 def keep_optimizer_options(parts: Iterable[Any]) -> Iterator[None]:
     """Lets optimizers and schedules keep their options, learning rates among them, while their states are restored.
 
-    A saved state has the options of its time; a run may be resumed with other ones. A schedule goes on from its place.
+    A saved state contains the options of the run that saved it; a run may be resumed with other options. A schedule
+    continues from its saved step.
 
     Args:
-        parts (iterable): the objects that are restored inside; it may hold other objects than optimizers and schedules.
+        parts (iterable): the objects that are restored in the block; objects other than optimizers and schedules are
+            ignored.
     """
     parts = list(parts)
     groups = [
@@ -83,7 +85,7 @@ def keep_optimizer_options(parts: Iterable[Any]) -> Iterator[None]:
     yield
     for optimizer, number, given in groups:
         group = optimizer.param_groups[number]  # a new dict: load_state_dict replaces it
-        # With a schedule, "lr" is the learning rate of the moment, and "initial_lr" the option.
+        # With a schedule, "lr" is the current learning rate, and "initial_lr" the option.
         before, after = (options.get("initial_lr", options["lr"]) for options in (group, given))
         lr = group["lr"] if before == after else group["lr"] * after / before if before else after
         group.update({**given, "lr": lr})

@@ -27,26 +27,26 @@ class PPOAgent(Agent):
     """PPO (https://arxiv.org/abs/1707.06347) with an auxiliary task, which learns from a replay of all rollouts.
 
     After each rollout a loop calls :meth:`update` with each of its :meth:`minibatches`: one step on PPO's loss, and one
-    on the loss of the auxiliary task. Each has an Adam of its own: with one for the sum, the gradients of the task
-    would use up the small norm that PPO's gradients are scaled down to.
+    on the loss of the auxiliary task. Each loss has its own Adam: PPO clips gradients to a small norm, and with one
+    Adam for the sum of the losses the task's gradients would make up most of that norm.
 
     Args:
         losses (LatentPPO): the policy, the critic and their losses.
         task (AuxiliaryTask, optional): the auxiliary task on ``losses.encoder``. Defaults to None: no task.
 
     Keyword Args:
-        total_agent_steps (int): how long training takes, in all environments together: the end of the schedules.
+        total_agent_steps (int): the length of training, in all environments together: the end of the schedules.
         rollout_agent_steps (int): the agent steps of a rollout, in all environments together. Defaults to 1024.
-        epochs (int): how often a rollout is learned from. Defaults to 3.
-        minibatch_size (int): the steps of an update. Defaults to 256.
+        epochs (int): the number of passes over a rollout. Defaults to 3.
+        minibatch_size (int): the number of steps in a minibatch. Defaults to 256.
         lr, adam_eps (float): of PPO's Adam. Default to 2.5e-4 and 1e-5.
         anneal (bool): whether ``lr`` and the clipping of the ratio fall linearly to 0 at the end. Defaults to True.
         max_gradient_norm (float, optional): larger gradients of PPO are scaled down to it. Defaults to 0.5; None: no
             clipping.
         auxiliary_lr (float): of the auxiliary task's Adam, for its networks and the encoder. Defaults to 1e-4.
-        augmentation (callable, optional): images to images, drawn anew for each minibatch, as RAD
-            (https://arxiv.org/abs/2004.14990) has it: actions, advantages and the probabilities that the ratio compares
-            with are those of the plain images. Defaults to None.
+        augmentation (callable, optional): images to images, called for each minibatch, as in RAD
+            (https://arxiv.org/abs/2004.14990). Actions, advantages and the old probabilities in the ratio are computed
+            from the images without augmentation. Defaults to None.
 
     Raises:
         ValueError: on numbers out of range.
@@ -95,7 +95,7 @@ class PPOAgent(Agent):
         self.first_update_step = first = check_count("rollout_agent_steps", rollout_agent_steps)
         self.max_gradient_norm = max_gradient_norm
         self.augmentation = augmentation
-        # The step of a rollout is its last one: the first rollout is learned from at the full rate, none at rate 0.
+        # A rollout has the number of its last step: the first rollout has the full learning rate, none has rate 0.
         last = first + check_count("total_agent_steps", total_agent_steps)
         self._scale_of = linear_schedule((first, 1.0), (last, 0.0 if anneal else 1.0))
         self.lr = lr
@@ -129,13 +129,13 @@ class PPOAgent(Agent):
     # -- learning ------------------------------------------------------------------------------------------------------
 
     def updates_due(self, step: int) -> int:
-        """Returns how many updates a whole rollout has."""
+        """Returns the number of updates with a whole rollout."""
         return self.epochs * math.ceil(self.first_update_step / self.minibatch_size)
 
     def minibatches(self, rollout: TensorDictBase) -> Iterator[TensorDictBase]:
         """Yields the minibatches of a rollout ``[environments, time]``: in each epoch all steps, in another order.
 
-        Advantages and the probabilities that the ratio compares with are those before the first update.
+        Advantages and the old probabilities in the ratio are computed before the first update.
         """
         steps = self.compute(self.losses.estimate, rollout.to(self.device)).flatten()
         for _ in range(self.epochs):

@@ -28,10 +28,10 @@ __all__ = ["RainbowAgent"]
 
 
 class RainbowAgent(Agent):
-    """Rainbow (https://arxiv.org/abs/1710.02298) with an auxiliary task: one loss, one Adam for all.
+    """Rainbow (https://arxiv.org/abs/1710.02298) with an auxiliary task: the sum of both losses, one Adam.
 
-    The noise of the online network is drawn once per agent step, and serves acting and learning; that of the target
-    network is drawn at each update. The target network is copied at exactly the steps that the interval divides.
+    The noise of the online network is drawn once per agent step, for acting and for learning; the noise of the target
+    network is drawn at each update. The online network is copied to the target network at multiples of the interval.
 
     Args:
         policy (RainbowPolicy): the network.
@@ -41,7 +41,7 @@ class RainbowAgent(Agent):
     Keyword Args:
         sampler (PrioritizedTransitionSampler): the replay buffer's; its ``beta`` follows the schedule.
         random_action (callable): returns an action at random, such as ``env.action_spec.rand``.
-        total_agent_steps (int): how long training takes: the end of the schedule of ``beta``.
+        total_agent_steps (int): the length of training: the end of the schedule of ``beta``.
         first_update_agent_steps (int): the step of the first update. Defaults to 1600.
         updates_per_agent_step (int): Defaults to 1.
         target_interval_agent_steps (int): steps between copies to the target network. Defaults to 2000.
@@ -58,7 +58,7 @@ class RainbowAgent(Agent):
             Defaults to one process.
 
     Raises:
-        ValueError: on numbers out of range, and if nothing would ever explore.
+        ValueError: on numbers out of range, and if the agent would never explore.
 
     Examples:
         >>> import torch
@@ -196,17 +196,17 @@ class RainbowAgent(Agent):
         return self.ranks.average({name: number.detach() for name, number in metrics.items()})
 
     def use_resets(self, resets: Resets) -> None:
-        """Draws networks anew from now on, at the updates that ``resets`` tells.
+        """Resets the networks from now on, after the updates at which ``resets.due`` is True.
 
         Raises:
-            ValueError: if resets are so close that the target network is hardly copied between them.
+            ValueError: if the interval of the resets is shorter than twice that of the copies to the target network.
         """
         if self.target_tau == 1:
             resets.check_longer_than(self.target_interval * self.updates_per_agent_step, "copying the target network")
         self.resets = resets
 
     def reset(self, keep: float) -> None:
-        """Draws the head and the task's networks anew; the encoder keeps a part, and Adam's moments of it.
+        """Draws new weights of head and task; the encoder keeps a part of its own, and Adam's moments.
 
         The schedule of the task's learning rate starts again.
         """
@@ -219,7 +219,7 @@ class RainbowAgent(Agent):
         restart([] if self.schedule is None else [self.schedule])
 
     def end_step(self, step: int) -> dict[str, float]:
-        """Copies the online network to the target network where the interval divides the step."""
+        """Copies the online network to the target network if the step is a multiple of the interval."""
         if self.target_tau == 1 and step % self.target_interval == 0:
             self.value.copy_to_target()
         return {"priority_correction": self.sampler.beta, "epsilon": self.epsilon}

@@ -1,4 +1,4 @@
-"""Resets: when the networks of an agent are drawn anew."""
+"""Resets: the updates after which the networks of an agent get new weights."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ __all__ = ["Resets", "forget", "part_to_keep", "restart"]
 
 
 class Resets:
-    """Draws networks anew at intervals, so that many updates per step do no harm (https://arxiv.org/abs/2205.07802).
+    """Resets networks at intervals, so that many updates per step do no harm (https://arxiv.org/abs/2205.07802).
 
-    As in SR-SPR (https://arxiv.org/abs/2305.19452), heads are new; the encoder keeps a part of its weights, and Adam's
-    moments of what it keeps. The warm-up of an auxiliary task starts again, as the released code of BBF, the successor,
-    starts all of its schedules again. The last reset comes at least an interval before the end of training.
+    As in SR-SPR (https://arxiv.org/abs/2305.19452), heads get new weights; the encoder keeps a part of its weights, and
+    Adam's moments of all of them. The warm-up of an auxiliary task starts again: the released code of BBF, the
+    successor of SR-SPR, restarts all of its schedules. The last reset is at least one interval before the end of
+    training.
 
     Args:
         interval_updates (int): the number of updates from one reset to the next.
 
     Keyword Args:
         keep (float): the part of the encoder's weights that stays. Defaults to 0.8.
-        total_updates (int, optional): how many updates training takes. Defaults to None: no end.
+        total_updates (int, optional): the number of updates in training. Defaults to None: no end.
 
     Raises:
         ValueError: on numbers out of range, and if there would be no reset at all.
@@ -43,17 +44,17 @@ class Resets:
         self.total_updates = total_updates
         if total_updates is not None and 2 * interval_updates > total_updates:
             raise ValueError(
-                f"interval_updates={interval_updates}; of {total_updates} updates the last so many have no reset, so "
-                f"that there would be none; it must be at most {total_updates // 2}, or null for no resets"
+                f"interval_updates={interval_updates}; the last {interval_updates} of {total_updates} updates have no "
+                f"reset, so there would be no reset; it must be at most {total_updates // 2}, or null for no resets"
             )
 
     def due(self, updates: int) -> bool:
-        """Tells whether there is a reset after so many updates."""
+        """Returns whether there is a reset after this number of updates."""
         last = self.total_updates is None or updates + self.interval <= self.total_updates
         return updates > 0 and updates % self.interval == 0 and last
 
     def check_longer_than(self, updates: int, what: str) -> None:
-        """Refuses an interval in which something happens less than twice that learning needs."""
+        """Raises a ValueError if the interval is shorter than twice ``updates``, the number of updates of ``what``."""
         if self.interval < 2 * updates:
             raise ValueError(
                 f"interval_updates={self.interval}; {what} takes {updates} updates: with resets so close, "
@@ -62,18 +63,18 @@ class Resets:
 
 
 def part_to_keep(encoder: nn.Module, keep: float) -> float:
-    """Returns how much of an encoder's weights stays: all of a frozen one."""
+    """Returns the part of an encoder's weights that stays: ``keep``, or 1 for a frozen encoder."""
     return keep if any(value.requires_grad for value in encoder.parameters()) else 1.0
 
 
 def forget(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
-    """Deletes what an optimizer remembers of parameters: it treats them as new."""
+    """Deletes an optimizer's state for the given parameters: it treats them as new."""
     for parameter in parameters:
         optimizer.state.pop(parameter, None)
 
 
 def restart(schedules: Iterable[LRScheduler]) -> None:
-    """Takes learning rates back to where their schedules began: new networks need the warm-up again."""
+    """Sets schedules of learning rates back to their first step: new networks need the warm-up again."""
     for schedule in schedules:
         schedule.last_epoch = -1
         schedule.step()

@@ -28,8 +28,8 @@ UPDATES = ("critic", "actor", "targets", "auxiliary")
 class SACAgent(Agent):
     """SAC from pixels with an auxiliary task on the shared encoder, as CURL and M-CURL train it.
 
-    Each part has an Adam of its own. So ``task.coeff`` scales a loss whose scale Adam removes: in effect it switches
-    the task on or off.
+    Each part has its own Adam. Adam removes the scale of a loss, so that ``task.coeff`` in effect only switches the
+    task on or off.
 
     Args:
         losses (LatentSAC): the networks and the losses.
@@ -39,8 +39,8 @@ class SACAgent(Agent):
         random_action (callable): returns an action at random, such as ``env.action_spec.rand``.
         random_agent_steps (int): how many steps act at random, before the first update. Defaults to 1000.
         updates_per_agent_step (int): Defaults to 1.
-        actor_interval_updates, target_interval_updates (int): the actor, and the targets, move in every so many
-            updates. Default to 2.
+        actor_interval_updates, target_interval_updates (int): the number of updates from one step of the actor, or of
+            the targets, to the next. Default to 2.
         update_order (sequence of str): the order of ``"critic"``, ``"actor"``, ``"targets"`` and ``"auxiliary"`` in an
             update. Defaults to this order, as in the released code.
         lr (float), betas (tuple of float): of critic, actor and auxiliary task. Default to 1e-3 and (0.9, 0.999).
@@ -49,14 +49,14 @@ class SACAgent(Agent):
             ``lr``. Defaults to 2.
         auxiliary_encoder_decays (bool): whether this rate falls after the warm-up of a task that has one. Defaults to
             True.
-        auxiliary_encoder_warms_up (bool): whether this rate also grows during that warm-up, as the task's own networks'
-            does, and as MLR has it. Defaults to False.
+        auxiliary_encoder_warms_up (bool): whether this rate also grows during that warm-up, like the rate of the task's
+            own networks, and as in MLR. Defaults to False.
         auxiliary_max_gradient_norm (float, optional): larger gradients of the auxiliary loss are scaled down to it.
             Defaults to None: no clipping.
         ranks (Ranks): the ranks that learn together, each from its share of every batch. Defaults to one process.
 
     Raises:
-        ValueError: on numbers out of range and on another order.
+        ValueError: on numbers out of range, and if ``update_order`` does not have each of the four parts once.
 
     Examples:
         >>> import torch
@@ -144,13 +144,13 @@ class SACAgent(Agent):
     # -- acting --------------------------------------------------------------------------------------------------------
 
     def begin_step(self, step: int) -> None:
-        """Notes the step, which tells whether to act at random."""
+        """Sets whether the step acts at random, and the number of the next update."""
         self.explorer.at_random.fill_(step <= self.random_agent_steps)
         self._update = max(0, step - self.first_update_step) * self.updates_per_agent_step
 
     @torch.inference_mode()
     def explore(self, observation: Tensor) -> Tensor:
-        """Returns random actions in the first steps, then ones drawn from the policy."""
+        """Returns random actions in the first steps, then actions sampled from the policy."""
         return self.explorer(observation.to(self.device)).cpu()
 
     @torch.inference_mode()
@@ -198,10 +198,10 @@ class SACAgent(Agent):
 
     def _update_actor(self, batch: TensorDictBase) -> dict[str, Tensor]:
         out = self.compute(self.losses.actor_loss, batch)
-        # One way back for both: neither reaches the other's parameters, and a compiled graph is walked back once.
+        # One backward pass for both: the losses share no parameters, and a compiled graph allows one backward pass.
         both = self.optimizers["actor"], self.optimizers["alpha"]
         optimize(out["loss_actor"] + out["loss_alpha"], *both, ranks=self.ranks)
-        # Always, not only where it is measured: the actor may never step in an update that is logged.
+        # In each update of the actor, not only if measure is True: the actor may never step in a logged update.
         return dict(out.items()) | {"gradient_norm_actor": gradient_norm(self.losses.actor_parameters())}
 
     def _update_auxiliary(self, views: TensorDictBase, measure: bool) -> dict[str, Tensor]:
@@ -217,16 +217,16 @@ class SACAgent(Agent):
         return metrics
 
     def use_resets(self, resets: Resets) -> None:
-        """Draws networks anew from now on, at the updates that ``resets`` tells.
+        """Resets the networks from now on, after the updates at which ``resets.due`` is True.
 
         Raises:
-            ValueError: if resets are so close that actor and targets hardly move between them.
+            ValueError: if the interval of the resets is shorter than twice the interval of the actor or of the targets.
         """
         resets.check_longer_than(max(self.actor_interval, self.target_interval), "moving actor and targets")
         self.resets = resets
 
     def reset(self, keep: float) -> None:
-        """Draws actor, critics and the task's networks anew; the encoder keeps a part, and Adam's moments of it.
+        """Draws new weights of actor, critics and task; the encoder keeps a part of its own, and Adam's moments.
 
         The schedules of the task's learning rates start again.
         """

@@ -17,9 +17,9 @@ ACTION_LAYOUTS = ("interleaved", "added")
 class ActionEmbedding(nn.Module):
     """Turns actions, continuous or discrete, into vectors of the size of a latent.
 
-    Discrete actions are one-hot vectors first. With ``hidden_dim`` the network is a linear layer, ReLU, a linear layer
-    and LayerNorm: the released code of M-CURL has it, and does not use it. Without, it is one linear layer, as in MLR
-    (https://arxiv.org/abs/2201.12096).
+    Discrete actions become one-hot vectors first. With ``hidden_dim`` the network is a linear layer, ReLU, a linear
+    layer and LayerNorm; the released code of M-CURL contains this network, but does not use it. Without ``hidden_dim``
+    it is one linear layer, as in MLR (https://arxiv.org/abs/2201.12096).
 
     Args:
         action_spec (TensorSpec): ``env.action_spec``: a :class:`~torchrl.data.Categorical`, or vectors ``[A]``.
@@ -69,13 +69,13 @@ class ActionEmbedding(nn.Module):
             raise ValueError(f"actions must be {['*', *self.action_shape]}; got {list(action.shape)}")
         if self.num_actions is not None:
             if action.is_floating_point() or action.dtype == torch.bool:
-                raise ValueError(f"actions must be indices, integers; got {action.dtype}")
+                raise ValueError(f"actions must be integer indices; got {action.dtype}")
             action = F.one_hot(action.reshape(lead).long(), self.num_actions)
         return self.layers(action.to(self.dtype))
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the weights, which may be plain tensors: a loss replaces the parameters by its own."""
+        """The dtype of the weights. They may be plain tensors, because a loss module replaces parameters by its own."""
         first = self.layers[0] if isinstance(self.layers, nn.Sequential) else self.layers
         weight: Tensor = first.weight  # type: ignore[assignment]
         return weight.dtype
@@ -84,9 +84,10 @@ class ActionEmbedding(nn.Module):
 class ActionContext(nn.Module):
     """A context network that sees, beside each latent, the action taken there.
 
-    An observation may be hidden, its action never is. ``"interleaved"`` gives the context network twice as many tokens,
-    ``o_0, a_0, o_1, a_1, ...``, and returns what it makes of the latents; ``"added"`` adds each action's vector to the
-    latent of its observation. After the last observation of an episode no action was taken: its vector is 0.
+    An observation may be hidden, but its action is always visible. ``"interleaved"`` gives the context network twice as
+    many tokens, ``o_0, a_0, o_1, a_1, ...``, and returns its outputs at the latents; ``"added"`` adds each action's
+    vector to the latent of its observation. After the last observation of an episode no action is taken: the vector
+    there is 0.
 
     Args:
         context (nn.Module): tokens ``[*, T, d]`` to tokens ``[*, T, d]``, for any T, with ``feature_dim``, like
@@ -115,9 +116,10 @@ class ActionContext(nn.Module):
         self.feature_dim: int = context.feature_dim  # type: ignore[assignment]
 
     def forward(self, latents: Tensor, action: Tensor, final: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Reconstructs latents ``[*, T, d]``, with the actions there and ``final`` ``[*, T]``, True where none is.
+        """Reconstructs latents ``[*, T, d]`` from the latents and the actions.
 
-        ``valid``, bool ``[*, T]``, is False at padding; the context network must take it, too.
+        ``final``, bool ``[*, T]``, is True where no action was taken. ``valid``, bool ``[*, T]``, is False at padding;
+        with it, the context network must have an argument ``valid``, too.
         """
         tokens = self.embedding(action) * ~final.view(*latents.shape[:-1], 1)
         if self.layout == "added":

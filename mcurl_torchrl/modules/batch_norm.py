@@ -1,4 +1,4 @@
-"""RankedBatchNorm2d: batch normalisation by the statistics of the whole batch, also where several ranks share it."""
+"""RankedBatchNorm2d: batch normalization by the statistics of the whole batch, also where several ranks share it."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class RankedBatchNorm2d(nn.BatchNorm2d):
         self.ranks = ranks
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalises images; in training mode it also moves the running statistics."""
+        """Normalizes images; in training mode it also updates the running statistics."""
         if self.ranks.count == 1 or not self.training:
             return super().forward(input)
         own = torch.stack([input.mean((0, 2, 3)), input.var((0, 2, 3), correction=0)])
         means, variances = self.ranks.gather(own.unsqueeze(0)).unbind(1)
         mean = means.mean(0)
         variance = variances.mean(0) + (means - mean).square().mean(0)  # within the ranks, and between them
-        self._follow(mean.detach(), variance.detach(), self.ranks.count * input.numel() // input.shape[1])
+        self._update_running(mean.detach(), variance.detach(), self.ranks.count * input.numel() // input.shape[1])
         scale = self.weight * (variance + self.eps).rsqrt()
         return input * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
 
     @torch.no_grad()
-    def _follow(self, mean: Tensor, variance: Tensor, count: int) -> None:
+    def _update_running(self, mean: Tensor, variance: Tensor, count: int) -> None:
         assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
         self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
         self.running_mean.lerp_(mean, self.momentum)

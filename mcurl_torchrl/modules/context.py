@@ -1,4 +1,4 @@
-"""ContextTransformer: a small bidirectional Transformer that reconstructs hidden latents from their neighbours."""
+"""ContextTransformer: a small bidirectional Transformer that reconstructs hidden latents from their neighbors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["ContextTransformer", "sinusoidal_positions"]
 
 
 def sinusoidal_positions(length: int, dim: int, *, device: torch.device | None = None) -> Tensor:
-    """Makes the positions of https://arxiv.org/abs/1706.03762: ``sin`` in even places, ``cos`` in odd ones.
+    """Returns the position encodings of https://arxiv.org/abs/1706.03762: ``sin`` at even indices, ``cos`` at odd ones.
 
     Args:
         length (int): the number of positions, from 0.
-        dim (int): numbers per position, even or odd.
+        dim (int): the size of an encoding, even or odd.
         device (torch.device, optional): the device of the result. Defaults to the CPU.
 
     Returns:
@@ -64,11 +64,11 @@ class _ContextLayer(nn.Module):
 
 
 class ContextTransformer(nn.Module):
-    """Reconstructs latents from their neighbours in time, in both directions (https://arxiv.org/abs/2010.07470).
+    """Reconstructs latents from their neighbors in time, in both directions (https://arxiv.org/abs/2010.07470).
 
     Fixed sinusoidal positions are added to the latents; each layer is self-attention and a two-layer network with ReLU,
     LayerNorm after each residual sum (post-LN), dropout on the two branches only. The attention has no output
-    projection, as in the authors' released code. PyTorch's initialisation.
+    projection, as in the authors' released code. The initialization is PyTorch's default.
 
     Args:
         feature_dim (int): d, the size of a latent.
@@ -120,8 +120,8 @@ class ContextTransformer(nn.Module):
 
         Args:
             latents (torch.Tensor): the latents.
-            valid (torch.Tensor, optional): bool ``[*, T]``, False at padding, which no other position reads. Defaults
-                to None: no padding.
+            valid (torch.Tensor, optional): bool ``[*, T]``, False at padding, to which no other position attends.
+                Defaults to None: no padding.
         """
         if latents.ndim < 2 or latents.shape[-1] != self.feature_dim:
             raise ValueError(f"latents must be [*, T, {self.feature_dim}]; got {tuple(latents.shape)}")
@@ -129,7 +129,7 @@ class ContextTransformer(nn.Module):
         context = (latents + positions.to(latents.dtype)).reshape(-1, *latents.shape[-2:])
         seen = None
         if valid is not None:
-            # Each position reads itself, so that none has nothing to read.
+            # Each position attends to itself, so that no row of the mask is empty.
             itself = torch.eye(latents.shape[-2], dtype=torch.bool, device=latents.device)
             seen = valid.reshape(-1, 1, 1, latents.shape[-2]) | itself
         for layer in self.layers:

@@ -14,7 +14,7 @@ __all__ = ["DuelingHead", "HeadProjection", "NoisyLinear"]
 
 
 class NoisyLinear(nn.Module):
-    """A linear layer with learned factorised Gaussian noise on its weights (https://arxiv.org/abs/1706.10295).
+    """A linear layer with learned factorized Gaussian noise on its weights (https://arxiv.org/abs/1706.10295).
 
     ``weight = weight_mu + weight_sigma * outer(noise_out, noise_in)``; the bias has ``noise_out`` alone. Only
     :meth:`reset_noise` draws noise: all calls between two draws see the same weights. In evaluation mode (``.eval()``)
@@ -28,8 +28,8 @@ class NoisyLinear(nn.Module):
         out_features (int): the size of an output.
 
     Keyword Args:
-        sigma_init (float): all sigmas start at ``sigma_init / sqrt(in_features)``. Defaults to 0.1, as data-efficient
-            Rainbow has it (https://arxiv.org/abs/1906.05243); Rainbow has 0.5.
+        sigma_init (float): all sigmas start at ``sigma_init / sqrt(in_features)``. Defaults to 0.1, the value of
+            data-efficient Rainbow (https://arxiv.org/abs/1906.05243); Rainbow uses 0.5.
 
     Examples:
         >>> import torch
@@ -159,7 +159,7 @@ class DuelingHead(nn.Module):
 
     @property
     def hidden_dim(self) -> int:
-        """The size of what :meth:`hidden` returns: the hidden layers of all branches together."""
+        """The size of the output of :meth:`hidden`: the hidden layers of all branches together."""
         return sum(branch[0].out_features for branch in self._branches())  # type: ignore[misc]
 
     def hidden(self, latent: Tensor) -> Tensor:

@@ -42,11 +42,11 @@ def save_encoder(encoder: PixelEncoder | AtariEncoder, path: str | Path) -> Path
 
 
 def load_encoder(path: str | Path) -> PixelEncoder | AtariEncoder:
-    """Builds the encoder of a file from :func:`save_encoder`, on the CPU. No code from the file is run.
+    """Builds an encoder from a file that :func:`save_encoder` wrote, on the CPU. No code from the file is run.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it holds something else.
+        ValueError: if the file holds something else.
     """
     content = _read(Path(path))
     encoder: PixelEncoder | AtariEncoder = _KINDS[content["kind"]](**content["settings"])
@@ -55,19 +55,19 @@ def load_encoder(path: str | Path) -> PixelEncoder | AtariEncoder:
 
 
 def start_encoder_from(path: str | Path, encoder: nn.Module, *, frozen: bool = False) -> None:
-    """Gives an encoder the weights of a file from :func:`save_encoder`.
+    """Loads the weights of a file that :func:`save_encoder` wrote into an encoder.
 
     Args:
         path (str or Path): the file.
-        encoder (PixelEncoder or AtariEncoder): the encoder, built with the same settings as the one in the file. Do
-            this before any slow copy of it is made.
+        encoder (PixelEncoder or AtariEncoder): the encoder, built with the same settings as the one in the file. Call
+            this function before a momentum copy of the encoder is made.
 
     Keyword Args:
         frozen (bool): whether the weights stay as they are: no gradient reaches them. Defaults to False.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it holds something else, or an encoder of another kind or with other settings.
+        ValueError: if the file holds something else, or an encoder of another kind or with other settings.
     """
     content = _read(Path(path))
     kind, settings = type(encoder).__name__, getattr(encoder, "settings", {})
@@ -87,7 +87,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load has no closed list of errors for a file that it did not write
-        raise ValueError(f"{path} is no file of an encoder: {str(error).partition(chr(10))[0]}") from None
+        raise ValueError(f"{path} is not an encoder file: {str(error).partition(chr(10))[0]}") from None
     if not isinstance(content, dict) or content.get("kind") not in _KINDS or {"settings", "state"} - set(content):
-        raise ValueError(f"{path} is no file of an encoder; recipes/pretrain.py writes such files")
+        raise ValueError(f"{path} is not an encoder file; recipes/pretrain.py writes such files")
     return content

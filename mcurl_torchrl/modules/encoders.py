@@ -22,7 +22,7 @@ _ATARI_CONVS = {
 
 
 def rescale_latents(latents: Tensor) -> Tensor:
-    """Rescales each vector of latents ``[*, d]`` to the range from 0 to 1, as SPR does (latents all alike become 0).
+    """Rescales each latent of ``[*, d]`` to the range from 0 to 1, as SPR does; d equal numbers become 0.
 
     Examples:
         >>> import torch
@@ -30,7 +30,7 @@ def rescale_latents(latents: Tensor) -> Tensor:
         >>> rescale_latents(torch.tensor([[2.0, 4.0, 3.0], [5.0, 5.0, 5.0]])).tolist()
         [[0.0, 1.0, 0.5], [0.0, 0.0, 0.0]]
     """
-    latents = full_precision(latents)  # differences of rounded numbers
+    latents = full_precision(latents)  # in bfloat16, rounding errors would dominate the differences
     low, high = latents.min(-1, keepdim=True).values, latents.max(-1, keepdim=True).values
     return (latents - low) / (high - low).clamp(min=torch.finfo(latents.dtype).tiny)
 
@@ -95,7 +95,7 @@ class _ConvEncoder(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the weights, which may be plain tensors: a loss replaces the parameters by its own."""
+        """The dtype of the weights. They may be plain tensors, because a loss module replaces parameters by its own."""
         weight: Tensor = self.convs[0].weight  # type: ignore[assignment]
         return weight.dtype
 
@@ -184,12 +184,12 @@ class PixelEncoder(_ConvEncoder):
 
 
 class AtariEncoder(_ConvEncoder):
-    """The convolutions of Rainbow agents on Atari, ReLU after each, in PyTorch's initialisation.
+    """The convolutions of Rainbow agents on Atari, ReLU after each, with PyTorch's default initialization.
 
-    ``"data_efficient"`` are the small ones of data-efficient Rainbow (https://arxiv.org/abs/1906.05243): 5x5 with
-    stride 5 to 32 and 64 channels, 576 features of an 84x84 image. ``"nature"`` are DQN's
-    (https://doi.org/10.1038/nature14236): 8x8 with stride 4 to 32, 4x4 with stride 2 to 64, 3x3 to 64 channels, 3,136
-    features.
+    ``"data_efficient"`` is the small network of data-efficient Rainbow (https://arxiv.org/abs/1906.05243): 5x5
+    convolutions with stride 5 to 32 and 64 channels, which give 576 features of an 84x84 image. ``"nature"`` is DQN's
+    network (https://doi.org/10.1038/nature14236): 8x8 with stride 4 to 32, 4x4 with stride 2 to 64, 3x3 to 64 channels,
+    3,136 features.
 
     Args:
         in_channels (int): the frames of an observation. Defaults to 4.
@@ -199,8 +199,8 @@ class AtariEncoder(_ConvEncoder):
         architecture (str): ``"data_efficient"`` or ``"nature"``. Defaults to ``"data_efficient"``.
         feature_dim (int, optional): adds a :class:`~mcurl_torchrl.modules.LinearProjection` to this number of features.
             Defaults to None: the raw features are the latent.
-        rescale (bool): whether the features of each observation are rescaled to the range from 0 to 1, as SPR
-            (https://arxiv.org/abs/2007.05929) has it. Defaults to False.
+        rescale (bool): whether the features of each observation are rescaled to the range from 0 to 1, as in SPR
+            (https://arxiv.org/abs/2007.05929). Defaults to False.
 
     Raises:
         ValueError: on an unknown architecture, and on images that are too small for it.

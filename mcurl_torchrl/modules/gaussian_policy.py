@@ -1,4 +1,4 @@
-"""GaussianPolicy: the policy of SAC from pixels; after training nothing else of the method is needed."""
+"""GaussianPolicy: the policy of SAC from pixels, the only network that is needed after training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["GaussianPolicy"]
 class GaussianPolicy(Policy):
     """Encoder and actor: raw observations to actions in [-1, 1].
 
-    Images are cropped at their centre and go through the encoder's convolutions (in training the critic uses them too),
+    Images are cropped at their center and go through the encoder's convolutions (in training the critic uses them too),
     the actor's own linear layer with LayerNorm, and a :class:`~mcurl_torchrl.modules.GaussianHead`. Observations
     without height and width (low-level states) go to the head unchanged.
 
@@ -72,7 +72,7 @@ class GaussianPolicy(Policy):
         if len(observation_shape) == 3:
             channels, height, width = observation_shape
             if crop_size is None and height != width:
-                raise ValueError(f"images are {height}x{width}; give crop_size, the encoder takes squares")
+                raise ValueError(f"images are {height}x{width}; the encoder takes square images: set crop_size")
             if crop_size is not None and not 1 <= crop_size <= min(height, width):
                 raise ValueError(f"crop_size={crop_size}; it must be between 1 and the image's {min(height, width)}")
             self.encoder = PixelEncoder(

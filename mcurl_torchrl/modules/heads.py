@@ -20,7 +20,7 @@ class _OrthogonalLinear(nn.Linear):
 
     def reset_parameters(self) -> None:
         """Draws new weights."""
-        super().reset_parameters()  # for the random numbers that it draws: later draws stay what they were
+        super().reset_parameters()  # draws the same random numbers as nn.Linear, so that later draws do not change
         nn.init.orthogonal_(self.weight, self.gain)
         nn.init.zeros_(self.bias)
 

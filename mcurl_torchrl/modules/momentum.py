@@ -24,10 +24,10 @@ class MomentumCopy(nn.Module):
         network (nn.Module): the network to follow. It is not a submodule here: its owner saves, moves and trains it.
 
     Keyword Args:
-        tau (float): the part of the difference that each :meth:`step` takes away, in (0, 1].
+        tau (float): the part of the difference that each :meth:`step` removes, in (0, 1].
 
     Raises:
-        ValueError: on another ``tau``.
+        ValueError: if ``tau`` is not in (0, 1].
 
     Examples:
         >>> import torch
@@ -60,7 +60,7 @@ class MomentumCopy(nn.Module):
             own.copy_(other)
 
     def follows(self, network: nn.Module) -> bool:
-        """Tells whether this is a copy of a network."""
+        """Returns whether this is a copy of ``network``."""
         return self.__dict__["_network"] is network
 
     def forward(self, *args: Any) -> Tensor:

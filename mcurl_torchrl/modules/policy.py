@@ -1,4 +1,4 @@
-"""Policy: what a trained agent acts with, described so that it can be built again."""
+"""Policy: the network with which a trained agent acts, together with the settings that build it again."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["Policy"]
 
 
 class Policy(nn.Module):
-    """A network from observations to actions that says how it was built.
+    """A network from observations to actions that keeps the settings it was built with.
 
     Checkpoints store the class name and ``settings`` of a policy, and :func:`~mcurl_torchrl.load_policy` calls
     ``cls(**settings)`` again. Every subclass is known by its name as soon as its module is imported: a new agent needs
     no entry in any list, and a file can name no class that the program did not import.
 
     Attributes:
-        settings (dict): the keyword arguments that build the same network; fit for JSON. ``observation_shape`` is one
-            of them.
+        settings (dict): the keyword arguments that build the same network, values that JSON can hold.
+            ``observation_shape`` is one of them.
         kinds (dict): all subclasses that are imported, by name.
     """
 
@@ -34,5 +34,5 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def for_acting(self) -> Policy:
-        """Returns a policy that acts like this one in evaluation mode, without what only training needs."""
+        """Returns a policy that acts like this one in evaluation mode, without the weights that only training needs."""
         return self

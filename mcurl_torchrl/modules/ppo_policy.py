@@ -19,8 +19,8 @@ __all__ = ["PPOPolicy"]
 class PPOPolicy(Policy):
     """Encoder, one hidden layer and a linear head: stacked frames to actions (https://arxiv.org/abs/1707.06347).
 
-    The critic of PPO shares the encoder and the hidden layer: :meth:`latent` gives what both heads read. All layers
-    start orthogonal, with ReLU gain, and the head with a gain of 0.01: the first policy is nearly uniform.
+    The critic of PPO shares the encoder and the hidden layer: :meth:`latent` returns the input of both heads. All
+    layers start orthogonal, with ReLU gain, and the head with a gain of 0.01: the first policy is nearly uniform.
 
     Args:
         observation_shape (sequence of int): ``[C, H, W]`` with H = W, all frames of a stack together.
@@ -37,14 +37,14 @@ class PPOPolicy(Policy):
         head (nn.Module): latents to logits, or to location and scale.
 
     Raises:
-        ValueError: if the kind of actions is given twice or not at all, and on images that are no squares.
+        ValueError: if both or neither of ``num_actions`` and ``action_dim`` are given, and if images are not square.
 
     Examples:
         >>> import torch
         >>> from mcurl_torchrl.modules import PPOPolicy
         >>> policy = PPOPolicy([4, 84, 84], num_actions=6)
         >>> pixels = torch.zeros(2, 4, 84, 84, dtype=torch.uint8)
-        >>> policy(pixels).shape, policy.sample(pixels).shape  # the most likely actions; drawn ones
+        >>> policy(pixels).shape, policy.sample(pixels).shape  # the most likely actions; sampled actions
         (torch.Size([2]), torch.Size([2]))
         >>> PPOPolicy([4, 84, 84], action_dim=3).sample(pixels).shape
         torch.Size([2, 3])
@@ -86,7 +86,7 @@ class PPOPolicy(Policy):
         return self.settings["num_actions"] is not None
 
     def latent(self, pixels: Tensor) -> Tensor:
-        """Returns what the heads of actor and critic read, ``[*, hidden_dim]``, for pixels ``[*, C, H, W]``."""
+        """Returns the input of the actor's and the critic's head, ``[*, hidden_dim]``, for pixels ``[*, C, H, W]``."""
         return self.hidden(self.encoder.features(pixels))
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -108,7 +108,8 @@ class PPOPolicy(Policy):
 def _make_orthogonal(convs: nn.Module) -> None:
     for conv in convs.modules():
         if isinstance(conv, nn.Conv2d):
-            drawn = nn.init.orthogonal_(torch.empty(conv.weight.shape), math.sqrt(2))  # cannot write to channels-last
+            # Into a new tensor: orthogonal_ cannot write to a weight in channels-last layout.
+            drawn = nn.init.orthogonal_(torch.empty(conv.weight.shape), math.sqrt(2))
             with torch.no_grad():
                 conv.weight.copy_(drawn)
                 conv.bias.zero_()  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Precision under autocast: what must not be rounded."""
+"""Precision under autocast: the values that must stay in float32."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["full_precision"]
 
 
 def full_precision(values: Tensor) -> Tensor:
-    """Returns values in float32, or as they are in a larger dtype: under autocast, layers give bfloat16.
+    """Converts values to float32; a larger dtype stays. Under autocast, layers return bfloat16.
 
-    Values, logits and the parameters of distributions need it. Logarithms and differences of numbers with 8 bits would
-    be wrong by percents.
+    Values, logits and the parameters of distributions need float32. bfloat16 has 8 significant bits: logarithms and
+    differences of such numbers would be wrong by several percent.
 
     Examples:
         >>> import torch

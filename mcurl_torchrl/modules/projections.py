@@ -12,7 +12,7 @@ PROJECTIONS = ("none", "linear", "curl")
 
 
 class LinearProjection(nn.Sequential):
-    """Linear layer and LayerNorm from an encoder's features to a latent, in PyTorch's initialisation.
+    """Linear layer and LayerNorm from an encoder's features to a latent, with PyTorch's default initialization.
 
     Args:
         num_features (int): the number of features that the convolutions give.
@@ -34,7 +34,7 @@ class LinearProjection(nn.Sequential):
 
 
 class CurlProjection(nn.Sequential):
-    """The projection of CURL on Atari (https://arxiv.org/abs/2004.04136), as its authors' released code has it.
+    """The projection of CURL on Atari (https://arxiv.org/abs/2004.04136), as in its authors' released code.
 
     Linear layer, LayerNorm, ReLU, linear layer, LayerNorm. The norms have no parameters; weights start uniform in
     [0, 1), biases at 0.
@@ -155,5 +155,5 @@ def project_encoder(encoder: nn.Module, projection: str, *, feature_dim: int = 1
 
 
 def own_projection(projected: nn.Module, encoder: nn.Module) -> dict[str, nn.Module]:
-    """Returns what :func:`project_encoder` added to an encoder: ``{"projection": ...}``, or nothing."""
+    """Returns the projection that :func:`project_encoder` added, as ``{"projection": ...}``; if none, an empty dict."""
     return {} if projected is encoder else {"projection": projected.projection}  # type: ignore[dict-item]

@@ -22,7 +22,7 @@ def expected_value(log_probabilities: Tensor, support: Tensor) -> Tensor:
 
 
 def refuse_another_support(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Refuses to load weights that were learned with another support: they would mean other returns."""
+    """Refuses to load weights that were learned with another support: their probabilities belong to other returns."""
     ours, saved = module.get_buffer("support"), state.get(f"{prefix}support")
     if isinstance(saved, Tensor) and (ours.shape != saved.shape or not torch.equal(ours, saved.to(ours))):
         raise ValueError(f"the state was saved with returns of {_range(saved)}; this one has {_range(ours)}")

@@ -1,4 +1,4 @@
-"""ReconstructionTransformer: the decoder of MLR, which sees latents with holes and all actions."""
+"""ReconstructionTransformer: the decoder of MLR. It sees the latents of partly hidden observations and all actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ReconstructionTransformer", "SmallNetwork"]
 
 
 def _initialize_small(module: nn.Module) -> None:
-    """Draws the weights of all linear layers from a normal distribution of size 0.02, cut at 0.02; biases are 0."""
+    """Draws the weights of linear layers from a normal distribution (std 0.02, truncated at 0.02); biases are 0."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
             nn.init.trunc_normal_(layer.weight, std=0.02, a=-0.02, b=0.02)
@@ -63,8 +63,8 @@ class ReconstructionTransformer(nn.Module):
 
     Latents and vectors of actions are tokens; a latent and the action taken there have the same sinusoidal position.
     Layers have LayerNorm first, one linear layer for q, k and v without bias, and GELU; no dropout. See
-    https://arxiv.org/abs/2201.12096. Attention does not know the order of tokens, only their positions: so this is both
-    the interleaved layout of the released code for DMControl and the other one for Atari, observations first.
+    https://arxiv.org/abs/2201.12096. The result depends on the positions of tokens, not on their order: the layouts of
+    the released code, interleaved for DMControl and observations first for Atari, are the same network here.
 
     Args:
         embedding (ActionEmbedding): actions to vectors of the size of a latent.
@@ -106,7 +106,7 @@ class ReconstructionTransformer(nn.Module):
         _initialize_small(self)
 
     def forward(self, latents: Tensor, action: Tensor, final: Tensor) -> Tensor:
-        """Reconstructs latents ``[B, T, d]``, with the actions there and ``final`` ``[B, T]``, True where none is."""
+        """Reconstructs latents ``[B, T, d]`` from latents and actions; ``final`` ``[B, T]``: no action was taken."""
         length = latents.shape[-2]
         positions = sinusoidal_positions(length, self.feature_dim, device=latents.device).to(latents.dtype)
         actions = self.embedding(action) * ~final.view(*latents.shape[:-1], 1)

@@ -13,7 +13,7 @@ __all__ = ["reset_network", "shrink_and_perturb"]
 
 
 def reset_network(network: nn.Module) -> None:
-    """Draws new weights, in place: by ``reset_parameters()`` of each module, after that of the modules inside it."""
+    """Draws new weights in place: calls ``reset_parameters()`` of each module, inner modules first."""
     for child in network.children():
         reset_network(child)
     reset = getattr(network, "reset_parameters", None)
@@ -25,8 +25,8 @@ def reset_network(network: nn.Module) -> None:
 def shrink_and_perturb(network: nn.Module, keep: float) -> None:
     """Moves the weights of a network towards newly drawn ones, in place (https://arxiv.org/abs/1910.08475).
 
-    ``weights <- keep * weights + (1 - keep) * new``. Buffers, such as the statistics of BatchNorm, stay, unless nothing
-    is kept.
+    ``weights <- keep * weights + (1 - keep) * new``. Buffers, such as the statistics of BatchNorm, stay, unless
+    ``keep`` is 0.
 
     Args:
         network (nn.Module): the network, whose modules have ``reset_parameters()`` as PyTorch's have.

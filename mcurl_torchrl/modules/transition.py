@@ -1,4 +1,4 @@
-"""ConvTransition: predicts the features of the next observation from those of this one and the action."""
+"""ConvTransition: predicts the features of the next observation from the current features and the action."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ConvTransition(nn.Module):
         num_actions (int): the number of actions.
 
     Keyword Args:
-        ranks (Ranks): the ranks that share each batch; BatchNorm takes the statistics of the whole of it. Defaults to
+        ranks (Ranks): the ranks that share each batch; BatchNorm takes the statistics of the whole batch. Defaults to
             one process.
 
     Examples:

@@ -1,4 +1,4 @@
-"""Losses as TorchRL modules, the auxiliary tasks made of them, and their maths in functional.py."""
+"""Losses as TorchRL modules, the auxiliary tasks made of them, and their math in functional.py."""
 
 from mcurl_torchrl.objectives.auxiliary_task import AuxiliaryTask, NoTask
 from mcurl_torchrl.objectives.categorical_dqn import CategoricalDQNLoss, project_distribution

@@ -19,11 +19,11 @@ __all__ = ["ActionContrastiveTask"]
 
 
 class ActionContrastiveTask(MaskedContrastiveTask):
-    """Reconstructs the hidden observations of slices from their neighbours and from all actions.
+    """Reconstructs the hidden observations of slices from their neighbors and from all actions.
 
-    It is M-CURL (:class:`~mcurl_torchrl.MaskedContrastiveTask`) with one thing more: the context Transformer sees the
-    action at every observation, hidden or not. The paper names this as future work, and its released code has an
-    embedding of actions that nothing uses; that embedding is used here. What is predicted, and the loss, are M-CURL's.
+    It is M-CURL (:class:`~mcurl_torchrl.MaskedContrastiveTask`) with one addition: the context Transformer sees the
+    action at every observation, hidden or not. The paper names this as future work. Its released code has an embedding
+    of actions, but does not use it; this task uses that embedding. The predictions and the loss are those of M-CURL.
     Metrics: as in :class:`~mcurl_torchrl.MaskedContrastiveLoss`.
 
     Args:
@@ -82,7 +82,7 @@ class ActionContrastiveTask(MaskedContrastiveTask):
         warmup_updates: int | None = None,
         warmup_initial_scale: float = 5e-4,
     ) -> None:
-        # Before the base class, which asks for the context network. They are no modules.
+        # Set before the constructor of the base class, which makes the context network from them.
         self.__dict__["_action_spec"] = action_spec
         self.__dict__["layout"] = check_choice("layout", layout, ACTION_LAYOUTS)
         super().__init__(

@@ -26,7 +26,8 @@ class AuxiliaryTask(nn.Module):
     """A self-supervised task that trains an encoder beside RL.
 
     One object holds all of it: the data that the task samples, its loss and metrics, the networks that it trains, their
-    learning-rate schedule, and the slow copies that it moves. A training loop needs no other knowledge of it::
+    learning-rate schedule, and the slow copies (target networks) that it updates. A training loop needs these calls
+    only::
 
         task = MaskedContrastiveTask(encoder, buffer)
         optimizer = Adam([*agent.parameters(), *task.parameters()])
@@ -38,7 +39,7 @@ class AuxiliaryTask(nn.Module):
     A subclass implements :meth:`forward`, and :meth:`update_targets` if it has slow copies. It calls
     :meth:`read_slices` to learn from slices of consecutive observations, or implements :meth:`sample`. Its constructor
     takes ``(encoder, buffer, *, ...)`` with plain keyword arguments; recipes make it from the keys of a YAML in
-    ``recipes/conf/shared/objective``. It names what it needs of the agent, and gets no more: recipes offer
+    ``recipes/conf/shared/objective``. It gets those parts of the agent that its constructor names: recipes offer
     ``augmentation``, ``action_spec`` and, where the agent has them, ``target_encoder`` (SAC) and ``head`` (Rainbow).
     ``state_dict`` must hold everything that a resumed run needs.
 
@@ -58,7 +59,7 @@ class AuxiliaryTask(nn.Module):
     Attributes:
         shown (tuple of str): the metrics that a progress bar should show.
         reads_batch (bool): whether :meth:`sample` needs the batch that RL learns from; False after :meth:`read_slices`.
-            A loop without such a batch draws one for the task only then.
+            If it is True, a loop without such a batch draws one for the task.
         lasting (tuple of str): the own networks that keep a part of their weights in :meth:`reset_networks`.
         steps_before_sampling (int): how many steps the replay buffer must hold before :meth:`sample` can draw.
 
@@ -131,9 +132,9 @@ class AuxiliaryTask(nn.Module):
     ) -> None:
         """Makes :meth:`sample` draw slices of a buffer, ``[num_slices, slice_len]``, each of one episode.
 
-        Of several ranks (``buffer.ranks``) each gets its share of the slices.
+        With several ranks (``buffer.ranks``), each rank gets its share of the slices.
 
-        ``keys`` are the stored entries that it reads, as in :meth:`FrameReplayBuffer.slices
+        ``keys`` are the stored entries to read, as in :meth:`FrameReplayBuffer.slices
         <mcurl_torchrl.FrameReplayBuffer.slices>`; None reads the pixels alone.
         """
         self._slices = buffer.slices(num_slices=num_slices, slice_len=slice_len, keys=keys, transform=transform)
@@ -151,7 +152,7 @@ class AuxiliaryTask(nn.Module):
         return copy_to(self._slices.sample().reshape(-1, self._slice_len), self.device)
 
     def forward(self, views: TensorDictBase) -> TensorDictBase:
-        """Returns ``loss_auxiliary``, weighted by ``coeff``, and metrics without gradients under names of their own."""
+        """Returns ``loss_auxiliary``, weighted by ``coeff``, and metrics without gradients, under other names."""
         raise NotImplementedError
 
     def loss(self, batch: TensorDictBase | None = None) -> Tensor:
@@ -159,7 +160,7 @@ class AuxiliaryTask(nn.Module):
         return self(self.sample(batch))["loss_auxiliary"]
 
     def update_targets(self) -> None:
-        """Moves the slow copies that belong to the task. Call it after each optimizer step."""
+        """Updates the slow copies that belong to the task. Call it after each optimizer step."""
 
     def own_parameters(self) -> list[nn.Parameter]:
         """Returns the parameters that the task trains besides the agent's."""
@@ -167,13 +168,13 @@ class AuxiliaryTask(nn.Module):
         return [value for value in self.parameters() if value.requires_grad and value not in shared]
 
     def own_networks(self) -> dict[str, nn.Module]:
-        """Returns the networks that the task trains besides the agent's, by name: submodules that are all its own."""
+        """Returns by name the networks that the task trains besides the agent's: submodules with own parameters only."""
         own = set(self.own_parameters())
         children = {name: (child, set(child.parameters())) for name, child in self.named_children()}
         return {name: child for name, (child, values) in children.items() if values and own >= values}
 
     def reset_networks(self, keep: float) -> list[nn.Parameter]:
-        """Draws the task's own networks anew, and slow copies likewise, for an agent that resets its networks.
+        """Draws new weights of the task's own networks and slow copies, for an agent that resets its networks.
 
         Networks that ``lasting`` names, and slow copies of the encoder, keep a part of their weights.
 
@@ -181,7 +182,7 @@ class AuxiliaryTask(nn.Module):
             keep (float): this part, between 0 and 1.
 
         Returns:
-            The parameters that are new, of which an optimizer should remember nothing.
+            The parameters that are new: an optimizer should delete its state of them.
         """
         new: list[nn.Parameter] = []
         for name, network in self.own_networks().items():

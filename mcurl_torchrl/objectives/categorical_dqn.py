@@ -15,11 +15,11 @@ def project_distribution(next_probabilities: Tensor, reward: Tensor, discount: T
     """Projects the distribution of ``reward + discount * next_return`` onto the support (C51).
 
     The probability of each shifted atom is divided between the two atoms around it, the nearer atom gets the larger
-    part; the probability of a shifted atom outside of the support goes to its end. See
+    part; the probability of a shifted atom outside of the support goes to the nearer end of the support. See
     https://arxiv.org/abs/1707.06887, algorithm 1.
 
     For every atom the part of each shifted atom is computed, ``[B, N, N]`` in all; the algorithm of the paper searches
-    the neighbours of each shifted atom. So no probability is lost if a shifted atom is equal to an atom of the support,
+    the neighbors of each shifted atom. So no probability is lost if a shifted atom is equal to an atom of the support,
     and sums have the same order every time, on a GPU too.
 
     Args:
@@ -52,7 +52,7 @@ def project_distribution(next_probabilities: Tensor, reward: Tensor, discount: T
         if value.shape != expected:
             raise ValueError(f"{name} must be {list(expected)}; got {list(value.shape)}")
     low, high = support[0], support[-1]
-    # In atoms from the lowest one, so that the distance between neighbours is exactly 1.
+    # In atoms from the lowest one, so that the distance between neighbors is exactly 1.
     position = (reward + discount * support - low) * ((num_atoms - 1) / (high - low))
     atoms = torch.arange(num_atoms, device=support.device, dtype=position.dtype)
     distance = (position.clamp(0, num_atoms - 1).unsqueeze(1) - atoms.unsqueeze(1)).abs()  # [B, atom, shifted atom]
@@ -88,7 +88,7 @@ class CategoricalDQNLoss(NoisyTargetLoss):
     Writes into the batch ``td_error`` ``[B]``, each sample's cross entropy, for priorities. Returns ``loss_value``, the
     mean of weight times cross entropy; without gradients ``q_mean``, the mean expected return of the actions taken, and
     ``q_target_mean``, the mean of their targets. The name is ``loss_value``, not TorchRL's ``loss``: trainers sum all
-    names that start with ``loss_``, and beside ``loss_contrastive`` the name tells the loss.
+    entries whose names start with ``loss_``, and the name tells this loss from ``loss_contrastive``.
 
     Args:
         value_network (nn.Module): pixels to log-probabilities ``[B, num_actions, N]``, like
@@ -103,7 +103,7 @@ class CategoricalDQNLoss(NoisyTargetLoss):
         double (bool): whether the online network picks the next action; if False, the target network picks it.
             Defaults to True.
         reduction (str): ``"mean"``, ``"sum"`` or ``"none"``. Defaults to ``"mean"``. With weights, the mean is
-            ``mean(weight * l)``, as Rainbow has it; TorchRL's own losses divide by the sum of weights.
+            ``mean(weight * l)``, as in Rainbow; TorchRL's own losses divide by the sum of weights.
 
     Raises:
         ValueError: on settings out of range, and on shapes or dtypes that do not fit.

@@ -21,12 +21,12 @@ __all__ = ["ContrastiveLoss"]
 
 
 class ContrastiveLoss(EncodingLoss):
-    """Tells which two views show the same observation (CURL, https://arxiv.org/abs/2004.04136).
+    """Trains latents that match two views of the same observation (CURL, https://arxiv.org/abs/2004.04136).
 
-    InfoNCE with a bilinear product: ``logits = q W k^T``, ``q`` the encoder's latents of the query view, ``k`` the
-    momentum encoder's of the key view, ``W`` learned, at first uniform in [0, 1). Every observation of the batch is a
-    query, and all keys of the batch are its negatives. Fed with slices instead of i.i.d. observations it is M-CURL's
-    ablation seq-CURL.
+    InfoNCE with a bilinear product: ``logits = q W k^T``. ``q`` are the encoder's latents of the query view, ``k`` the
+    momentum encoder's latents of the key view; ``W`` is learned, and at first uniform in [0, 1). Every observation of
+    the batch is a query, and all other keys of the batch are its negatives. With slices instead of i.i.d. observations
+    it is M-CURL's ablation seq-CURL.
 
     Reads, from a batch of any shape ``[*]``: ``query_pixels`` and ``key_pixels`` ``[*, C, H, W]``, by default under
     ``("mcurl", ...)``. Writes ``loss_contrastive`` and, without gradients, ``contrastive_accuracy``. Observations that

@@ -22,7 +22,7 @@ _VIEWS = ("batch", "slices")
 
 
 class ContrastiveTask(AuxiliaryTask):
-    """Tells which two views show the same observation (CURL, https://arxiv.org/abs/2004.04136).
+    """Trains latents that match two views of the same observation (CURL, https://arxiv.org/abs/2004.04136).
 
     With ``views="batch"`` the observations are those of RL's own batch: the task adds its views to every batch that
     ``buffer.sample()`` returns, before the buffer's other transforms, and :meth:`loss` takes such a batch. With
@@ -98,18 +98,18 @@ class ContrastiveTask(AuxiliaryTask):
                 self.loss_module.set_keys(query_pixels=buffer.pixels_key)
 
     def own_networks(self) -> dict[str, nn.Module]:
-        """Returns the projection, where there is one; the bilinear form is no network."""
+        """Returns the projection, if there is one; the bilinear form is not a network."""
         return self.__dict__["_own_networks"]
 
     def reset_networks(self, keep: float) -> list[nn.Parameter]:
-        """Draws projection and bilinear form anew; a slow copy of the encoder keeps a part of its weights."""
+        """Draws new weights of projection and bilinear form; a slow copy of the encoder keeps a part of its weights."""
         new = super().reset_networks(keep)
         nn.init.uniform_(self.loss_module.bilinear)
         self.loss_module.reset_targets({"encoder_network": keep})
         return [*new, self.loss_module.bilinear]
 
     def sample(self, batch: TensorDictBase | None = None) -> TensorDictBase:
-        """Returns the batch, whose views the buffer has made, or draws slices ``[num_slices, slice_len]``."""
+        """Returns the batch, to which the buffer has added the views, or draws slices ``[num_slices, slice_len]``."""
         if self._slices is not None:
             return super().sample(batch)
         if batch is None:
@@ -123,6 +123,6 @@ class ContrastiveTask(AuxiliaryTask):
         return out.set("loss_auxiliary", self.coeff * out.pop("loss_contrastive"))
 
     def update_targets(self) -> None:
-        """Moves the slow copy of the encoder."""
+        """Updates the slow copy of the encoder."""
         if self._targets is not None:
             self._targets.step()

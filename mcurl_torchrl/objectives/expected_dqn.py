@@ -30,7 +30,7 @@ class ExpectedDQNLoss(NoisyTargetLoss):
       to another device or dtype later would act with other noise than it learns with.
     - Importance weights: ``mean(weight * l)``. ``DQNLoss`` divides by the sum of weights, and takes them only as
       ``[B]``.
-    - Priorities: ``|TD error|``, ``[B]``, as prioritised replay has it (https://arxiv.org/abs/1511.05952). ``DQNLoss``
+    - Priorities: ``|TD error|``, ``[B]``, as in prioritized replay (https://arxiv.org/abs/1511.05952). ``DQNLoss``
       writes its square.
     - ``q_mean`` and ``q_target_mean``, which ``DQNLoss`` does not return.
 

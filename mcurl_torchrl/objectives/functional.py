@@ -39,23 +39,23 @@ def info_nce(
     valid: Tensor | None = None,
     first_key: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Asks of each query which key is its own (https://arxiv.org/abs/1807.03748).
+    """Computes InfoNCE, the cross entropy of each query's own key among keys (https://arxiv.org/abs/1807.03748).
 
     Args:
         queries (torch.Tensor): ``[*, T, d]``.
-        keys (torch.Tensor): ``[*, T, d]``; the key at a query's place is its positive. With ``first_key`` there may be
-            more keys than queries, such as those of other ranks.
+        keys (torch.Tensor): ``[*, T, d]``; the key at the position of a query is its positive. With ``first_key`` there
+            may be more keys than queries, such as those of other ranks.
 
     Keyword Args:
-        negatives (str): what it is told apart from: ``"batch"``, all keys, or ``"sequence"``, the T keys of its slice.
+        negatives (str): the negatives of a query: ``"batch"``, all other keys, or ``"sequence"``, those of its slice.
         temperature (float): divides the logits.
-        valid (torch.Tensor, optional): bool ``[*, T]`` for the keys, False at padding, whose keys are no negatives.
-            The results at padding itself mean nothing. Defaults to None: no padding.
+        valid (torch.Tensor, optional): bool ``[*, T]`` for the keys, False at padding, whose keys are not negatives.
+            The results at padding itself have no meaning. Defaults to None: no padding.
         first_key (int, optional): with ``negatives="batch"``, where the queries' own keys begin, along the first
             dimension of the keys. Defaults to None: all keys are the queries' own.
 
     Returns:
-        The cross entropy at each place, and whether the positive had the largest logit: ``[*, T]`` each. Logits are
+        The cross entropy at each position, and whether the positive had the largest logit: ``[*, T]`` each. Logits are
         float32 or better, also under autocast.
     """
     check_choice("negatives", negatives, NEGATIVES)
@@ -74,7 +74,7 @@ def info_nce(
         logits = queries @ keys.transpose(-1, -2) / temperature
         count = logits.shape[-1]
         if valid is not None:
-            # Each place keeps its own key: a row of nothing but -inf would have NaN gradients.
+            # Each position keeps its own key: a row that is -inf everywhere would have NaN gradients.
             own_key = torch.eye(count, dtype=torch.bool, device=logits.device)[first : first + logits.shape[-2]]
             logits = logits.masked_fill(~(valid.unsqueeze(-2) | own_key), -torch.inf)
         labels = torch.arange(first, first + logits.shape[-2], device=logits.device).expand(logits.shape[:-1])
@@ -84,10 +84,11 @@ def info_nce(
 
 
 def reduce_masked(losses: Tensor, masked: Tensor | None, reduction: str = "mean", *, ranks: Ranks = ALONE) -> Tensor:
-    """Reduces losses ``[*]`` to those at ``masked`` places: their mean, their sum, or all with 0 elsewhere.
+    """Returns the mean or the sum of losses ``[*]`` at ``masked`` positions, or all losses with 0 elsewhere.
 
-    None means all places. Nothing masked gives 0, with a gradient of 0. Of several ranks each returns a number whose
-    mean over the ranks is the mean, or the sum, over the places of all ranks, however many each of them has.
+    ``masked=None`` means all positions. If no position is masked, the result is 0, with a gradient of 0. With several
+    ranks, each rank returns a number whose mean over the ranks is the mean, or the sum, over the positions of all
+    ranks; the ranks may have different numbers of masked positions.
     """
     check_choice("reduction", reduction, REDUCTIONS)
     if masked is not None:
@@ -109,17 +110,17 @@ def masked_info_nce(
     temperature: float = 1.0,
     reduction: str = "mean",
 ) -> Tensor:
-    """Computes M-CURL's loss (https://arxiv.org/abs/2010.07470): InfoNCE at the hidden places.
+    """Computes M-CURL's loss (https://arxiv.org/abs/2010.07470): InfoNCE at the hidden positions.
 
     Args:
         queries (torch.Tensor): ``[*, T, d]``, reconstructions.
-        keys (torch.Tensor): ``[*, T, d]``, what they should be.
+        keys (torch.Tensor): ``[*, T, d]``, the latents that the reconstructions should match.
 
     Keyword Args:
         masked (torch.Tensor): bool ``[*, T]``, True where hidden.
         negatives (str): as in :func:`info_nce`. Defaults to ``"batch"``.
         temperature (float): as in :func:`info_nce`. Defaults to 1.
-        reduction (str): ``"mean"`` over hidden places (the released code), ``"sum"`` (the paper) or ``"none"``.
+        reduction (str): ``"mean"`` over hidden positions (the released code), ``"sum"`` (the paper) or ``"none"``.
 
     Examples:
         >>> import torch
@@ -133,16 +134,16 @@ def masked_info_nce(
 
 
 def normalized_distance(predictions: Tensor, targets: Tensor, *, eps: float = 1e-3) -> Tensor:
-    """Returns the squared distance ``[*]`` of vectors ``[*, d]`` of length 1: 2 minus twice their cosine.
+    """Returns the squared distance ``[*]`` of vectors ``[*, d]`` after normalization: 2 minus twice their cosine.
 
-    The loss of BYOL (https://arxiv.org/abs/2006.07733), of SPR and of MLR.
+    It is the loss of BYOL (https://arxiv.org/abs/2006.07733), of SPR and of MLR.
 
     Args:
         predictions (torch.Tensor): ``[*, d]``.
         targets (torch.Tensor): ``[*, d]``.
 
     Keyword Args:
-        eps (float): vectors that are shorter are divided by it. Defaults to 1e-3.
+        eps (float): vectors that are shorter than ``eps`` are divided by ``eps``. Defaults to 1e-3.
 
     Examples:
         >>> import torch

@@ -35,10 +35,12 @@ class LatentPPO(nn.Module):
         gamma (float): the discount. Defaults to 0.99.
         gae_lambda (float): the weight of later rewards in the advantages (https://arxiv.org/abs/1506.02438). Defaults
             to 0.95.
-        clip_epsilon (float): how far the ratio of probabilities may move before its gradient stops. Defaults to 0.1.
+        clip_epsilon (float): how far the ratio of probabilities may be from 1 before its gradient is 0. Defaults to
+            0.1.
         critic_coeff (float): the weight of the critic's squared error. Defaults to 1.
         entropy_coeff (float): the weight of the entropy. Defaults to 0.01.
-        normalize_advantages (bool): whether the advantages of a minibatch get mean 0 and deviation 1. Defaults to True.
+        normalize_advantages (bool): whether the advantages of a minibatch are scaled to mean 0 and standard deviation
+            1. Defaults to True.
 
     Examples:
         >>> import torch
@@ -94,7 +96,8 @@ class LatentPPO(nn.Module):
             functional=False,  # no parameters are replaced: there are no targets
         )
         self.ppo.set_keys(sample_log_prob="action_log_prob")
-        # Not vectorized: that leaves out weights below 1e-7, and the loop over time is nothing beside the encoder.
+        # Not vectorized: the vectorized version leaves out weights below 1e-7, and the encoder takes far more time than
+        # the loop over time.
         self.gae = GAE(gamma=gamma, lmbda=gae_lambda, value_network=None, vectorized=False)
 
     @property
@@ -108,10 +111,10 @@ class LatentPPO(nn.Module):
     @torch.compiler.disable  # shapes depend on where episodes end, and it runs once for many updates
     @torch.no_grad()
     def estimate(self, rollout: TensorDictBase) -> TensorDictBase:
-        """Returns what :meth:`loss` learns from, for each step of a rollout, by the policy and the critic as they are.
+        """Returns the input of :meth:`loss` for each step of a rollout, by the current policy and critic.
 
-        An episode that was truncated, and one that goes on after the rollout, goes on with the value of its next
-        observation; one that terminated does not.
+        At the last step of a truncated episode, and at the last step of the rollout, the return bootstraps with the
+        value of the next observation. At the last step of a terminated episode it does not.
 
         Args:
             rollout (TensorDictBase): ``[environments, time]``, with ``pixels``, ``action`` and, under ``"next"``,
@@ -124,7 +127,7 @@ class LatentPPO(nn.Module):
         steps = rollout.select("action", ("next", "reward"), ("next", "done"), ("next", "terminated"))
         # Environment by environment: the activations of a whole rollout would take gigabytes.
         steps["latent"] = torch.stack([self._latent(frames) for frames in pixels])
-        # The next observation of a step is the observation of the step after it, but for the ends.
+        # The next observation of a step is the observation of the step after it, except at the ends.
         ends = steps["next", "done"].squeeze(-1).clone()
         ends[:, -1] = True
         last_latents = self._latent(next_pixels[ends])
@@ -151,7 +154,7 @@ class LatentPPO(nn.Module):
         return TensorDict({**losses, "latent": latent.detach(), **metrics})
 
     def scale_clipping(self, scale: float) -> None:
-        """Sets how far the ratio of probabilities may move to a part of ``clip_epsilon``, for a schedule."""
+        """Sets the clipping of the ratio of probabilities to ``scale * clip_epsilon``, for a schedule."""
         now: Tensor = self.ppo.clip_epsilon
         now.fill_(scale * self.clip_epsilon)
 

@@ -25,11 +25,11 @@ ALPHA_LOSSES = ("alpha", "log_alpha")
 
 
 class LatentSAC(nn.Module):
-    """SAC from pixels (https://arxiv.org/abs/1910.01741): which latent each part of :class:`SACLoss` gets.
+    """SAC from pixels (https://arxiv.org/abs/1910.01741): gives each part of :class:`SACLoss` its latents.
 
-    The losses are TorchRL's, one by one: an encoder inside ``SACLoss`` would be copied or cut off from its gradients.
-    Actor and critic share the convolutions, each with a linear layer and LayerNorm of its own, and only the critic's
-    loss reaches the convolutions:
+    The losses of TorchRL's ``SACLoss`` are called one by one: an encoder inside ``SACLoss`` would be copied, or would
+    get no gradients. Actor and critic share the convolutions, each with its own linear layer and LayerNorm, and only
+    the critic's loss reaches the convolutions:
 
     =====================  ====================================================  =========
     latent                 comes from                                            gradient
@@ -40,13 +40,14 @@ class LatentSAC(nn.Module):
     actor step, both       convolutions once, then each one's projection         not into the encoder
     =====================  ====================================================  =========
 
-    The target critic and the target encoder are moved apart, by ``target_critic.step()`` and ``target_encoder.step()``.
+    The target critic and the target encoder are updated separately, by ``target_critic.step()`` and
+    ``target_encoder.step()``.
 
-    Reads ``pixels``, ``action`` and, under ``"next"``, ``pixels``, ``reward``, ``done`` and ``terminated``; where they
-    are there also ``"steps_to_next_obs"``, for n-step returns, and ``"priority_weight"`` ``[B]`` or ``[B, 1]``, the
-    importance weights of all three losses: the mean of weight times loss, as in our other losses (TorchRL divides by
-    the sum of the weights). Samples that a mask hides (``sac.loss_mask_key``, by default ``("collector", "mask")``) do
-    not count.
+    Reads ``pixels``, ``action`` and, under ``"next"``, ``pixels``, ``reward``, ``done`` and ``terminated``. Two keys
+    are optional: ``"steps_to_next_obs"``, for n-step returns, and ``"priority_weight"`` ``[B]`` or ``[B, 1]``, the
+    importance weights of all three losses: the mean of weight times loss, as in the other losses of this package
+    (TorchRL divides by the sum of the weights). Samples that a mask hides (``sac.loss_mask_key``, by default
+    ``("collector", "mask")``) do not count.
 
     Args:
         policy (GaussianPolicy): the encoder and the actor.
@@ -55,11 +56,11 @@ class LatentSAC(nn.Module):
         hidden_dim (int): the width of the critic's hidden layers. Defaults to 1024.
         gamma (float): the discount. Defaults to 0.99.
         alpha_init (float): the first entropy coefficient. Defaults to 0.1.
-        alpha_loss (str): what the coefficient's loss is linear in: ``"alpha"``, as the released code of CURL and M-CURL
-            has it, or ``"log_alpha"``, TorchRL's own. Defaults to ``"alpha"``.
+        alpha_loss (str): the variable in which the loss of the coefficient is linear: ``"alpha"``, as in the released
+            code of CURL and M-CURL, or ``"log_alpha"``, as in TorchRL. Defaults to ``"alpha"``.
         target_entropy (float, optional): defaults to minus the size of an action.
-        critic_tau (float): how fast the target critic follows. Defaults to 0.01.
-        encoder_tau (float): how fast its encoder does. Defaults to 0.05.
+        critic_tau (float): the tau of the target critic. Defaults to 0.01.
+        encoder_tau (float): the tau of the target encoder. Defaults to 0.05.
         pixels_key (NestedKey): the observation. Defaults to ``"pixels"``.
 
     Attributes:
@@ -100,7 +101,7 @@ class LatentSAC(nn.Module):
     ) -> None:
         super().__init__()
         self.alpha_loss = check_choice("alpha_loss", alpha_loss, ALPHA_LOSSES)
-        check_number("alpha_init", alpha_init, above=0)  # its logarithm is what is learned
+        check_number("alpha_init", alpha_init, above=0)  # its logarithm is learned
         self.pixels_key = pixels_key
         self.policy = policy
         self.target_encoder = MomentumCopy(policy.encoder, tau=encoder_tau)
@@ -111,7 +112,7 @@ class LatentSAC(nn.Module):
             distribution_class=TanhNormal,
             return_log_prob=True,
         )
-        # Two networks, not one and a count: SACLoss would draw the copies' weights in a way of its own.
+        # Two networks, not one network and a count: SACLoss would initialize the copies in another way.
         self._make_q_head = partial(QHead, policy.encoder.feature_dim, action_dim, hidden_dim=hidden_dim)
         critics = [
             TensorDictModule(
@@ -131,7 +132,7 @@ class LatentSAC(nn.Module):
             reduction="none",
             scalar_output_mode="exclude",  # only its parts are called here
         )
-        _ = self.sac.target_entropy  # becomes a buffer when first read: a saved state has to find it there
+        _ = self.sac.target_entropy  # becomes a buffer when it is first read; load_state_dict needs the buffer
         self.sac.make_value_estimator(gamma=gamma)
         self.target_critic = SoftUpdate(self.sac, tau=critic_tau)
 
@@ -142,9 +143,9 @@ class LatentSAC(nn.Module):
 
     @torch.no_grad()
     def reset_networks(self, keep: float) -> None:
-        """Draws the actor and both critics anew; the encoder keeps a part of its weights.
+        """Draws new weights of the actor and both critics; the encoder keeps a part of its weights.
 
-        Targets likewise, by draws of their own. The entropy coefficient stays.
+        The target networks are reset in the same way, with other random numbers. The entropy coefficient stays.
 
         Args:
             keep (float): this part, between 0 and 1.
@@ -160,11 +161,11 @@ class LatentSAC(nn.Module):
                     params.get(("module", *name.split("."))).data[number].copy_(value)
 
     def critic_parameters(self) -> list[nn.Parameter]:
-        """What the critic's loss trains: the encoder and both Q networks."""
+        """Returns the parameters that the critic's loss trains: the encoder and both Q networks."""
         return [*self.encoder.parameters(), *self.sac.qvalue_network_params.parameters()]
 
     def actor_parameters(self) -> list[nn.Parameter]:
-        """What the actor's loss trains: its projection and its head, not the convolutions."""
+        """Returns the parameters that the actor's loss trains: its projection and its head, not the convolutions."""
         return [*self.policy.projection.parameters(), *self.policy.head.parameters()]
 
     def critic_loss(self, batch: TensorDictBase) -> TensorDict:
@@ -214,7 +215,7 @@ class LatentSAC(nn.Module):
         return self.sac.log_alpha.exp() * -(log_prob + self.sac.target_entropy).detach()
 
     def _mean(self, losses: Tensor, batch: TensorDictBase, *, weighted: bool = True) -> Tensor:
-        """Returns the mean over the samples that count, with importance weights where the batch has them."""
+        """Returns the mean over the valid samples, with importance weights if the batch has them."""
         weight = batch.get("priority_weight", None) if weighted else None
         if weight is not None:
             if weight.shape not in (losses.shape, (*losses.shape, 1)):
@@ -224,7 +225,7 @@ class LatentSAC(nn.Module):
         return reduce_masked(losses, valid, ranks=self.ranks)
 
     def _latents(self, batch: TensorDictBase) -> TensorDict:
-        """Returns what SACLoss needs of a batch besides latents."""
+        """Returns the entries of a batch that SACLoss needs besides latents."""
         names: list[NestedKey] = ["action", ("next", "reward"), ("next", "done"), ("next", "terminated")]
         latents = TensorDict({name: require(batch, name, self) for name in names}, batch.batch_size)
         steps = batch.get("steps_to_next_obs", None)

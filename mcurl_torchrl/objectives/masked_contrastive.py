@@ -24,7 +24,7 @@ __all__ = ["MaskedContrastiveLoss"]
 
 
 class _Views(NamedTuple):
-    """A checked batch: two views ``[B, T, C, H, W]``, and bool ``[B, T]`` each that tell what is what."""
+    """A checked batch: two views ``[B, T, C, H, W]``, and flags of the observations, bool ``[B, T]`` each."""
 
     query: Tensor
     key: Tensor
@@ -35,29 +35,30 @@ class _Views(NamedTuple):
 
 
 class MaskedContrastiveLoss(EncodingLoss):
-    """Reconstructs hidden observations of a slice from their neighbours, in latent space (M-CURL).
+    """Reconstructs hidden observations of a slice from their neighbors, in latent space (M-CURL).
 
-    Query observations, some hidden, are encoded; a Transformer reconstructs the latents of hidden ones from their
-    neighbours; InfoNCE asks that each reconstruction match the momentum encoder's latent of the true observation, and
-    of no other. See https://arxiv.org/abs/2010.07470. The defaults compute what the authors' released code computes;
-    ``negatives="sequence", reduction="sum"`` and ``ContextTransformer(scale_attention=False)`` what the paper writes.
+    The encoder encodes query observations, some of them hidden. A Transformer reconstructs the latents of the hidden
+    observations from their neighbors. InfoNCE trains each reconstruction to match the momentum encoder's latent of the
+    true observation, and no other latent. See https://arxiv.org/abs/2010.07470. The defaults compute the loss of the
+    authors' released code; ``negatives="sequence", reduction="sum"`` and ``ContextTransformer(scale_attention=False)``
+    compute the loss of the paper.
 
     Reads, from a batch ``[B, T]``: ``query_pixels`` and ``key_pixels`` ``[B, T, C, H, W]``, two views of the same
-    observations, the query's with some hidden; ``masked`` ``[B, T]``, True where hidden, which is where the loss is
-    taken; and, if it is there, ``zeroed`` ``[B, T]``, True where the query view is all zeros. By default under
+    observations, some of them hidden in the query view; ``masked`` ``[B, T]``, True where hidden, which is where the
+    loss is computed; and, optionally, ``zeroed`` ``[B, T]``, True where the query view is all zeros. By default under
     ``("mcurl", ...)``; ``set_keys`` changes that.
 
     Writes ``loss_contrastive``; without gradients ``contrastive_accuracy``, how often a reconstruction is closest to
-    its own key, ``contrastive_accuracy_zeroed``, the same where the observation was zeroed and only its neighbours can
-    tell (0 if there is none), and ``masked_fraction``.
+    its own key, ``contrastive_accuracy_zeroed``, the same for zeroed observations, which only their neighbors can
+    reconstruct (0 if no observation was zeroed), and ``masked_fraction``.
 
     Observations that a mask hides (``loss_mask_key``, by default ``("collector", "mask")``, which is False at the
-    padding of short slices) are no queries, no keys and no context: they are shown as zeros, and a context network
-    whose ``forward`` takes ``valid``, as :class:`~mcurl_torchrl.ContextTransformer`'s does, gets the mask.
+    padding of short slices) are not queries, keys or context: they become zeros, and a context network whose
+    ``forward`` has an argument ``valid``, like :class:`~mcurl_torchrl.ContextTransformer`'s, gets the mask.
 
-    All-zero observations have one and the same latent, so with ``zeroed`` given they are encoded once instead of one by
-    one: the same value and gradients for about 0.6 of the work. It is not done where the encoder has dropout or batch
-    statistics, for which the latents would differ.
+    All-zero observations have the same latent, so with ``zeroed`` given they are encoded once instead of one by one:
+    the same value and gradients for about 0.6 of the work. This is not done if the encoder has dropout or batch
+    statistics, because then their latents differ.
 
     Args:
         encoder_network (nn.Module): pixels ``[*, C, H, W]`` to latents ``[*, d]``, like
@@ -66,15 +67,15 @@ class MaskedContrastiveLoss(EncodingLoss):
             :class:`~mcurl_torchrl.ContextTransformer`.
 
     Keyword Args:
-        negatives (str): the keys that a reconstruction is told apart from: ``"batch"``, all B * T, as the released code
-            does, or ``"sequence"``, the T of its slice, as the paper writes. Defaults to ``"batch"``.
+        negatives (str): the keys among which a reconstruction must find its own: ``"batch"``, all B * T keys, as in the
+            released code, or ``"sequence"``, the T keys of its slice, as in the paper. Defaults to ``"batch"``.
         temperature (float): divides the logits. Defaults to 1.
         key_context (bool): whether keys go through a momentum copy of the context network too (without dropout): the
             paper's ablation sym-CURL. Defaults to False.
         reduction (str): ``"mean"`` or ``"sum"`` over hidden positions, or ``"none"``: ``[B, T]``, 0 where not hidden.
             Defaults to ``"mean"``.
         target_encoder_network (nn.Module, optional): encodes the keys in place of a momentum copy of this loss's own,
-            so that it can be shared with a target critic, which then moves it. Defaults to None.
+            so that it can be shared with a target critic, which then updates it. Defaults to None.
         encode_zeros_once (bool): the shortcut above. Defaults to True.
         context_keys (sequence of NestedKey): entries of the batch, ``[B, T, ...]``, that the context network gets after
             the latents, such as ``"action"``. Defaults to none.
@@ -191,7 +192,7 @@ class MaskedContrastiveLoss(EncodingLoss):
         valid = valid_positions(tensordict, self.loss_mask_key, shape)
         if valid is None:
             return _Views(query, key, masked, zeroed, None, zeroed)
-        # Padding repeats the last observation of its slice: shown to the context, it would tell what a hidden one was.
+        # Padding repeats the last observation of its slice: in the context, it could reveal a hidden observation.
         query = query.masked_fill(~valid.reshape(*shape, *[1] * (query.ndim - 2)), 0)
         blank = ~valid if zeroed is None else zeroed | ~valid
         return _Views(query, key, masked & valid, None if zeroed is None else zeroed & valid, valid, blank)
@@ -219,7 +220,7 @@ class MaskedContrastiveLoss(EncodingLoss):
         return keys
 
     def _encode_queries(self, pixels: Tensor, blank: Tensor | None) -> Tensor:
-        # Compiled code has one shape; the number of shown observations is another one in each batch.
+        # Compiled code has fixed shapes; the number of observations that are not blank differs between batches.
         shortcut = self.encode_zeros_once and not torch.compiler.is_compiling()
         if blank is None or not shortcut or _is_stochastic(self.encoder_network):
             return self.encode(pixels)
@@ -228,12 +229,12 @@ class MaskedContrastiveLoss(EncodingLoss):
         # Channels last, as they are in memory: index_select would copy them into another format first.
         images = pixels.movedim(1, -1)
         images = torch.cat([images.index_select(0, shown), torch.zeros_like(images[:1])]).movedim(-1, 1)
-        # Each shown observation's place among those encoded; all zeros share the last.
+        # The index of each observation's latent in the encoder's output; blank observations share the last one.
         place = torch.where(blank, len(shown), (~blank).cumsum(0) - 1)
         return self.encode(images).index_select(0, place).unflatten(0, lead)
 
 
 def _is_stochastic(network: nn.Module) -> bool:
-    """Tells whether equal inputs may have different outputs: with dropout, or statistics of the batch."""
+    """Returns whether equal inputs may have different outputs: with dropout, or statistics of the batch."""
     stochastic = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
     return any(isinstance(module, stochastic) and module.training for module in network.modules())

@@ -35,10 +35,10 @@ class MaskedContrastiveTask(AuxiliaryTask):
         buffer (FrameReplayBuffer): the replay buffer of the RL agent.
 
     Keyword Args:
-        augmentation (callable, optional): images to images, drawn anew for each view, such as
+        augmentation (callable, optional): images to images, called once for each view, such as
             :class:`~mcurl_torchrl.RandomCrop`. Defaults to None: no augmentation.
-        target_encoder (nn.Module, optional): encodes the keys, and belongs to another object, which moves it. Defaults
-            to None: the task has a slow copy of its own.
+        target_encoder (nn.Module, optional): encodes the keys, and belongs to another object, which updates it.
+            Defaults to None: the task has a slow copy of its own.
         tau (float): how far :meth:`update_targets` moves the task's own slow copies. Defaults to 0.05.
         num_slices (int): slices in an update. Defaults to 16.
         slice_len (int): observations in a slice. Defaults to 32.
@@ -138,17 +138,17 @@ class MaskedContrastiveTask(AuxiliaryTask):
         return self.__dict__["_own_networks"]
 
     def reset_networks(self, keep: float) -> list[nn.Parameter]:
-        """Draws context and projection anew; a slow copy of the encoder keeps a part of its weights."""
+        """Draws new weights of context and projection; a slow copy of the encoder keeps a part of its weights."""
         new = super().reset_networks(keep)
         self.loss_module.reset_targets({"encoder_network": keep, "context_network": 0.0})
         return new
 
     def _make_context(self, transformer: ContextTransformer) -> nn.Module:
-        """Returns the network that reconstructs latents; a subclass may put another one around the Transformer."""
+        """Returns the network that reconstructs latents; a subclass may wrap the Transformer in another network."""
         return transformer
 
     def _context_keys(self, buffer: FrameReplayBuffer) -> tuple[NestedKey, ...]:
-        """Returns the stored entries that this network gets after the latents."""
+        """Returns the stored entries that the context network gets after the latents."""
         return ()
 
     def forward(self, views: TensorDictBase) -> TensorDictBase:
@@ -157,6 +157,6 @@ class MaskedContrastiveTask(AuxiliaryTask):
         return out.set("loss_auxiliary", self.coeff * out.pop("loss_contrastive"))
 
     def update_targets(self) -> None:
-        """Moves the slow copy of the encoder, and of the Transformer for sym-CURL."""
+        """Updates the slow copy of the encoder and, for sym-CURL, of the Transformer."""
         if self._targets is not None:
             self._targets.step()

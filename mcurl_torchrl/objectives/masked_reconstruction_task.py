@@ -27,10 +27,10 @@ _PROJECTORS = ("mlp", "head")
 class MaskedReconstructionTask(AuxiliaryTask):
     """Reconstructs the latents of slices in which cubes of space and time are hidden (MLR).
 
-    Draws slices of consecutive observations and their actions, hides cubes of the query view before it is augmented,
-    and asks that the Transformer's output at every observation, projected and predicted, point where the projected
-    target latent of the whole observation points. See https://arxiv.org/abs/2201.12096. Metric:
-    ``reconstruction_similarity``, the mean cosine of predictions and targets.
+    Draws slices of consecutive observations and their actions, and hides cubes of the query view before it is
+    augmented. The Transformer's output at every observation goes through a projection and a predictor; the loss is its
+    distance in direction from the projected target latent of the whole observation. See
+    https://arxiv.org/abs/2201.12096. Metric: ``reconstruction_similarity``, the mean cosine of predictions and targets.
 
     Args:
         encoder (nn.Module): pixels ``[*, C, H, W]`` to latents ``[*, d]``, with ``feature_dim``.
@@ -38,9 +38,9 @@ class MaskedReconstructionTask(AuxiliaryTask):
 
     Keyword Args:
         action_spec (TensorSpec): ``env.action_spec``, continuous or discrete.
-        augmentation (callable, optional): images to images, drawn anew for each view; MLR has a crop or a shift, and a
-            change of brightness (:func:`~mcurl_torchrl.transforms.make_augmentation`). Defaults to None.
-        target_encoder (nn.Module, optional): encodes the targets, and belongs to another object, which moves it.
+        augmentation (callable, optional): images to images, called once for each view; MLR uses a crop or a shift, and
+            a change of brightness (:func:`~mcurl_torchrl.transforms.make_augmentation`). Defaults to None.
+        target_encoder (nn.Module, optional): encodes the targets, and belongs to another object, which updates it.
             Defaults to None: the task has a slow copy of its own.
         head (DuelingHead, optional): for ``projector="head"``. Defaults to None.
         tau (float): how far :meth:`update_targets` moves the task's own slow copies. Defaults to 0.05.
@@ -48,8 +48,8 @@ class MaskedReconstructionTask(AuxiliaryTask):
         mask_ratio (float), patch_size, block_len (int): as in :class:`~mcurl_torchrl.transforms.MaskCubes`. Default to
             0.5, 10 and 8.
         num_layers, num_heads (int): as in :class:`~mcurl_torchrl.modules.ReconstructionTransformer`. Default to 2, 1.
-        projector (str): ``"mlp"``, two layers each for projection and predictor, as the released code has it with SAC,
-            or ``"head"``, the first layers of the agent's head and one linear layer, as it has it with Rainbow.
+        projector (str): ``"mlp"``, two layers each for projection and predictor, as in the released code for SAC, or
+            ``"head"``, the first layers of the agent's head and one linear layer, as in the released code for Rainbow.
             Defaults to ``"mlp"``.
         hidden_dim (int): of ``"mlp"``. Defaults to 100.
         coeff, warmup_updates, warmup_initial_scale, lr_scale: as in :class:`~mcurl_torchrl.AuxiliaryTask`.
@@ -149,7 +149,7 @@ class MaskedReconstructionTask(AuxiliaryTask):
         return self.target_projection(target(pixels))
 
     def update_targets(self) -> None:
-        """Moves the slow copies of the projection and, if it is the task's own, of the encoder."""
+        """Updates the slow copies of the projection and, if the task has one, of the encoder."""
         self.target_projection.step()
         if self._own_target is not None:
             self._own_target.step()

@@ -32,7 +32,7 @@ class Transitions(NamedTuple):
     terminated: Tensor
     steps: Tensor
     next_pixels: Tensor
-    second_next_pixels: Tensor  # what the next action is chosen on; the same where the batch has no other view
+    second_next_pixels: Tensor  # the view on which the next action is chosen; next_pixels if the batch has no other
 
 
 class SampleLosses(NamedTuple):
@@ -45,7 +45,7 @@ class SampleLosses(NamedTuple):
 
 
 def choose(log_probabilities: Tensor, action: Tensor) -> Tensor:
-    """Returns the distributions ``[B, N]`` of actions ``[B, 1]``, of ``[B, num_actions, N]``."""
+    """Selects the distributions ``[B, N]`` of actions ``[B, 1]`` from ``[B, num_actions, N]``."""
     index = action.unsqueeze(-1).expand(-1, 1, log_probabilities.shape[-1])
     return log_probabilities.gather(1, index).squeeze(1)
 
@@ -93,7 +93,7 @@ class NoisyTargetLoss(TargetLoss):
         # TorchRL warns if none of its updaters moves the targets; here the loop copies them at exact steps.
         self._has_update_associated["value_network"] = True
         if hasattr(value_network, "reset_noise"):
-            self.reset_target_noise()  # the copy starts with the noise of the online network
+            self.reset_target_noise()  # the copy was made with the noise of the online network
 
     def make_value_estimator(self, value_type: Any = None, *, gamma: float | None = None, **options: Any) -> Any:
         """Sets the discount of one step, as ``make_value_estimator`` of TorchRL's DQN losses does.
@@ -114,7 +114,7 @@ class NoisyTargetLoss(TargetLoss):
             TypeError: on options of other estimators.
             ValueError: if ``gamma`` is not between 0 and 1.
         """
-        options.pop("device", None)  # TorchRL gives it; the discount is a number
+        options.pop("device", None)  # TorchRL passes a device; the discount here is a plain number
         if value_type not in (None, ValueEstimators.TD0):
             raise NotImplementedError(
                 f"value_type={value_type}; {type(self).__name__} has {ValueEstimators.TD0} only: sum rewards over "
@@ -163,10 +163,11 @@ class NoisyTargetLoss(TargetLoss):
         self.update_target(1.0)
 
     def reset_target(self, keep: dict[str, float]) -> None:
-        """Draws parts of the target network anew, by a draw of their own, but for the part to keep of each.
+        """Draws new weights of submodules of the target network, other ones than those of the online network.
 
         Args:
-            keep (dict of str and float): the parts, between 0 and 1, by the names of the network's submodules.
+            keep (dict of str and float): by the name of each submodule, the part of its old weights that it keeps,
+                between 0 and 1.
         """
         with replaced_params(self.target_value_network_params, self.value_network):
             for name, part in keep.items():
@@ -233,7 +234,7 @@ class NoisyTargetLoss(TargetLoss):
             )
         action = self._column(tensordict, name, count)
         if action.is_floating_point() or action.dtype == torch.bool:
-            raise ValueError(f"{name!r} must hold indices of actions, integers; got {action.dtype}")
+            raise ValueError(f"{name!r} must hold integer indices of actions; got {action.dtype}")
         return action.long()
 
     def _column(self, tensordict: TensorDictBase, key: NestedKey, count: int) -> Tensor:
@@ -245,7 +246,7 @@ class NoisyTargetLoss(TargetLoss):
 
     def _online(self, pixels: Tensor) -> Tensor:
         """Returns log-probabilities ``[B, num_actions, N]``, with gradients."""
-        # The network itself, not a copy with its parameters: the network that acts learns, with the same noise.
+        # The network itself, without replaced parameters: the network that acts learns, with the same noise.
         return self._check(self.value_network(pixels), len(pixels))
 
     @torch.no_grad()

@@ -42,7 +42,7 @@ def call_with(params: TensorDictParams, network: nn.Module, *inputs: Tensor, **o
 
 @contextlib.contextmanager
 def replaced_params(params: TensorDictParams, network: nn.Module) -> Iterator[None]:
-    """Replaces the parameters and buffers of a network for a while, as ``params.to_module(network)`` does.
+    """Replaces the parameters and buffers of a network inside the block, as ``params.to_module(network)`` does.
 
     For networks as small as Rainbow's, ``to_module`` takes as long as a layer; this function takes a quarter of that,
     because it does not check the tensors. Under ``torch.compile`` it calls ``to_module``, which the compiler knows.
@@ -63,7 +63,7 @@ def replaced_params(params: TensorDictParams, network: nn.Module) -> Iterator[No
 
 
 def _exchange(params: TensorDictBase, module: nn.Module, places: list[tuple[dict[str, Any], str, Any]]) -> None:
-    """Replaces a module's tensors, and adds each place and its own tensor to ``places``."""
+    """Replaces a module's tensors; adds ``(dict, name, replaced tensor)`` to ``places`` for each of them."""
     for name, value in params.items():
         if not isinstance(value, Tensor):
             _exchange(value, module._modules[name], places)  # type: ignore[arg-type]

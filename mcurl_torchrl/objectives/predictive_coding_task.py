@@ -18,11 +18,11 @@ __all__ = ["PredictiveCodingTask"]
 
 
 class PredictiveCodingTask(AuxiliaryTask):
-    """Predicts the latents of the next observations from those so far (CPC, https://arxiv.org/abs/1807.03748).
+    """Predicts the latents of the next observations from the past ones (CPC, https://arxiv.org/abs/1807.03748).
 
-    A GRU sums up the past of a slice, and one linear map per step ahead predicts a latent. InfoNCE asks that each
-    prediction match the latent of its own observation and of no other in the batch. Metric: ``prediction_accuracy``,
-    the mean over the steps ahead.
+    A GRU summarizes the past of a slice, and one linear map per step ahead predicts a latent. InfoNCE trains each
+    prediction to match the latent of its own observation, and no other latent of the batch. Metric:
+    ``prediction_accuracy``, the mean over the steps ahead.
 
     Args:
         encoder (nn.Module): pixels ``[*, C, H, W]`` to latents ``[*, d]``, with ``feature_dim``.

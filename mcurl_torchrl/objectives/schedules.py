@@ -1,4 +1,4 @@
-"""Schedules: of learning rates, and of numbers that go from one value to another."""
+"""Schedules of learning rates, and of numbers that change linearly with the step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def inverse_sqrt_warmup(
 
     Keyword Args:
         initial_scale (float): the first factor; the released code has 5e-4, the paper 0. Defaults to 5e-4.
-        constant_warmup (bool): whether the factor is 1 until ``warmup_steps``, as the released code has it for the
+        constant_warmup (bool): whether the factor is 1 until ``warmup_steps``, as in the released code for the
             contrastive optimizer of the encoder. Defaults to False.
 
     Returns:
@@ -47,7 +47,7 @@ def inverse_sqrt_warmup(
 
 
 def linear_schedule(begin: tuple[int, float], end: tuple[int, float]) -> Callable[[int], float]:
-    """Makes a number that goes along a straight line from one step to another, and stays put before and after.
+    """Makes a schedule that is linear between two steps, and constant before and after them.
 
     Args:
         begin (tuple of int and float): a step and the value until it.

@@ -24,10 +24,10 @@ class SelfPredictionTask(AuxiliaryTask):
     """Predicts the latents of the next observations, step by step, from the actions (SPR).
 
     It starts at the observations of RL's own batch. A convolutional model predicts the features of the next K
-    observations, one from the other; the prediction, projected by the first layers of the agent's head and by a linear
-    layer, has to point where the projected features of the true observation point. Observations after the end of an
-    episode do not count, and each sequence has the importance weight of its transition. See
-    https://arxiv.org/abs/2007.05929. Metric: ``prediction_similarity``, the mean cosine where observations count.
+    observations, one after the other. Each prediction goes through the first layers of the agent's head and a linear
+    layer; the loss is its distance in direction from the projected features of the true observation. Observations after
+    the end of an episode do not count, and each sequence has the importance weight of its transition. See
+    https://arxiv.org/abs/2007.05929. Metric: ``prediction_similarity``, the mean cosine over observations that count.
 
     Args:
         encoder (nn.Module): an encoder with ``features()``, ``num_features`` and ``feature_shape``, like
@@ -37,13 +37,13 @@ class SelfPredictionTask(AuxiliaryTask):
     Keyword Args:
         action_spec (TensorSpec): ``env.action_spec``: a :class:`~torchrl.data.Categorical`.
         head (DuelingHead): the agent's head on the encoder's features; its first layers are the projection.
-        augmentation (callable, optional): images to images, a draw for each observation and view; SPR has a shift and a
-            change of brightness (:func:`~mcurl_torchrl.transforms.make_augmentation`). Defaults to None.
+        augmentation (callable, optional): images to images, random for each observation and view; SPR uses a shift and
+            a change of brightness (:func:`~mcurl_torchrl.transforms.make_augmentation`). Defaults to None.
         share_start (bool): whether prediction starts at the observation as RL learns from it, which the buffer may
-            augment, as in SPR; else the task augments it for itself. Defaults to False.
+            augment, as in SPR; otherwise the task augments it separately. Defaults to False.
         steps_ahead (int): K. Defaults to 5.
-        target_tau (float): how far :meth:`update_targets` moves the slow copies of encoder and head. Defaults to 1:
-            they are the networks themselves, which goes with an augmentation; without, SPR has 0.01.
+        target_tau (float): how far :meth:`update_targets` moves the slow copies of encoder and head. Defaults to 1, the
+            value of SPR with augmentation: the copies equal the networks. Without augmentation, SPR uses 0.01.
         coeff (float): the weight of the loss. Defaults to 5.
 
     Raises:
@@ -96,7 +96,7 @@ class SelfPredictionTask(AuxiliaryTask):
         self._buffer = buffer
 
     def sample(self, batch: TensorDictBase | None = None) -> TensorDictBase:
-        """Reads what follows the observations of RL's batch ``[B]``.
+        """Reads the K observations after each observation of RL's batch ``[B]``.
 
         Returns:
             A batch ``[B]`` with ``pixels``, the first observations; ``following``, the K after each; the ``action``
@@ -152,10 +152,10 @@ class SelfPredictionTask(AuxiliaryTask):
 
     @staticmethod
     def _latents(encoder: nn.Module, pixels: Tensor) -> Tensor:
-        # An encoder that rescales its features returns what this leaves as it is.
+        # Features that the encoder has already rescaled stay as they are.
         return rescale_latents(encoder.features(pixels))  # type: ignore[operator]
 
     def update_targets(self) -> None:
-        """Moves the slow copies of the encoder and the projection."""
+        """Updates the slow copies of the encoder and the projection."""
         self.target_encoder.step()
         self.target_projection.step()

@@ -1,4 +1,4 @@
-"""TargetLoss: the base of the losses, which keeps TorchRL's contract for reductions, masks, targets and resets."""
+"""TargetLoss: the base class of losses, with TorchRL's conventions for reductions, masks, targets and resets."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TargetLoss(LossModule):
 
     @torch.no_grad()
     def update_target(self, tau: float) -> None:
-        """Moves the slow copies: ``target <- tau * network + (1 - tau) * target``, parameters only.
+        """Updates the slow copies: ``target <- tau * network + (1 - tau) * target``, parameters only.
 
         It does what :class:`~torchrl.objectives.SoftUpdate` does, without another object. Call it after each optimizer
         step, or with ``tau=1``, which copies, at larger intervals.
@@ -91,8 +91,8 @@ class TargetLoss(LossModule):
         pairs = dict(self._targets())
         if not pairs:
             raise RuntimeError(
-                f"this {type(self).__name__} has no target network of its own: the owner of the one it was given moves "
-                "it"
+                f"this {type(self).__name__} has no target network of its own: the owner of the given target network "
+                "updates it"
             )
         for name, target in pairs.items():
             for key, parameter in self._online_params(name).items(True, True):
@@ -101,7 +101,7 @@ class TargetLoss(LossModule):
             self._has_update_associated[name] = True
 
     def reset_parameters_recursive(self) -> None:
-        """Draws new weights for all networks of the loss; the slow copies are copies of them again.
+        """Draws new weights for all networks of the loss, and copies them to the slow copies.
 
         A module is reset by its ``reset_parameters()``, after the modules inside it. Target networks that another
         object owns stay as they are.
@@ -116,10 +116,11 @@ class TargetLoss(LossModule):
             target.data.update_(self._online_params(name).data)
 
     def reset_targets(self, keep: dict[str, float]) -> None:
-        """Draws slow copies anew, each with weights of its own, but for the part to keep of each network's copy.
+        """Draws new weights of the slow copies, other ones than those of the networks.
 
         Args:
-            keep (dict of str and float): the parts, between 0 and 1, by the networks' names.
+            keep (dict of str and float): by the name of each network, the part of its copy's old weights that stays,
+                between 0 and 1.
         """
         for name, target in self._targets():
             network: nn.Module = self.__dict__[name]

@@ -102,7 +102,7 @@ def test_resets_come_at_intervals_and_not_near_the_end():
 
 
 def test_settings_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="interval_updates=30; of 50 updates the last so many have no reset"):
+    with pytest.raises(ValueError, match="interval_updates=30; the last 30 of 50 updates have no reset"):
         Resets(30, total_updates=50)
     with pytest.raises(ValueError, match="keep=1.5; it must be at least 0 and at most 1"):
         Resets(30, keep=1.5)

@@ -45,5 +45,5 @@ def test_what_does_not_fit_is_refused(tmp_path: Path):
     (tmp_path / "text.pt").write_text("hello")
     torch.save(PPOPolicy([4, 36, 36], num_actions=2, hidden_dim=4), tmp_path / "code.pt")  # would need to run code
     for name in ("other.pt", "text.pt", "code.pt"):
-        with pytest.raises(ValueError, match="is no file of an encoder"):
+        with pytest.raises(ValueError, match="is not an encoder file"):
             load_encoder(tmp_path / name)

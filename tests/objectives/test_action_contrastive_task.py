@@ -111,5 +111,5 @@ def test_bad_settings_name_themselves() -> None:
         ActionEmbedding(Bounded(-1, 1, shape=(2, 3)), 8)
     with pytest.raises(ValueError, match=r"actions must be \['\*', 3\]; got \[5, 2\]"):
         ActionEmbedding(VECTORS, 8)(torch.zeros(5, 2))
-    with pytest.raises(ValueError, match="actions must be indices, integers; got torch.float32"):
+    with pytest.raises(ValueError, match="actions must be integer indices; got torch.float32"):
         ActionEmbedding(INDICES, 8)(torch.zeros(5))

@@ -648,7 +648,7 @@ class TestBadInput:
                 torch.zeros(6, 3, dtype=torch.int64),
                 r"'action' is \[6, 3\], the shape of one-hot.*argmax\(-1\)",
             ),
-            ("action", torch.zeros(6), "'action' must hold indices of actions, integers; got torch.float32"),
+            ("action", torch.zeros(6), "'action' must hold integer indices of actions; got torch.float32"),
             (("next", "reward"), torch.zeros(6, 6), r"\('next', 'reward'\) must be \[6, 1\]; got \[6, 6\]"),
             (("next", "terminated"), torch.zeros(6, 1), r"'terminated'\) must be bool; got torch.float32"),
             ("steps_to_next_obs", torch.ones(6, 2), r"'steps_to_next_obs' must be \[6, 1\]"),

@@ -105,7 +105,7 @@ class TestCompiled:
         with pytest.raises(BadCommand, match=r"compile=True needs a C\+\+ compiler, and neither g\+\+ nor clang\+\+"):
             check_settings(running.settings("compile=true"))
         monkeypatch.setenv("CXX", "my-c++")
-        with pytest.raises(BadCommand, match=r"CXX=my-c\+\+ is not there"):
+        with pytest.raises(BadCommand, match=r"CXX=my-c\+\+ was not found"):
             check_settings(running.settings("compile=true"))
         check_settings(running.settings())
 
@@ -162,7 +162,7 @@ class TestBfloat16:
     @pytest.mark.parametrize(
         ("precision", "message"),
         [
-            ("float16", "precision='float16'; its small gradients become 0 without a scaler.*choose 'bfloat16'"),
+            ("float16", "precision='float16'; its small gradients become 0 without loss scaling.*choose 'bfloat16'"),
             ("half", r"precision='half'; choose one of \['float32', 'bfloat16'\]"),
         ],
     )
