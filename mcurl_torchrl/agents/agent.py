@@ -47,17 +47,18 @@ class Agent(ABC):
         """The device of the networks."""
         return next(self.policy.parameters()).device
 
-    @abstractmethod
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int) -> None:  # noqa: B027 - an agent may have nothing to prepare
         """Prepares acting and learning in an agent step: exploration, noise, schedules by the step."""
 
-    @abstractmethod
+    @torch.inference_mode()
     def explore(self, observation: Tensor) -> Tensor:
-        """Returns the action for one observation in training, or ``[n, ...]`` for several ``[n, ...]``, on the CPU."""
+        """Returns the explorer's action for one observation, or ``[n, ...]`` for several ``[n, ...]``, on the CPU."""
+        return self.explorer(observation.to(self.device)).cpu()
 
-    @abstractmethod
+    @torch.inference_mode()
     def exploit(self, observations: Tensor) -> Tensor:
-        """Returns the actions ``[n, ...]`` for observations ``[n, ...]`` in evaluation, on the CPU."""
+        """Returns the policy's actions ``[n, ...]`` for observations ``[n, ...]`` in evaluation, on the CPU."""
+        return self.policy(observations.to(self.device)).cpu()
 
     @abstractmethod
     def updates_due(self, step: int) -> int:

@@ -116,16 +116,6 @@ class PPOAgent(Agent):
             group["lr"] = scale * self.lr
         self.losses.scale_clipping(scale)
 
-    @torch.inference_mode()
-    def explore(self, observation: Tensor) -> Tensor:
-        """Draws actions from the policy, ``[n, ...]`` for observations ``[n, ...]`` of several environments."""
-        return self.explorer(observation.to(self.device)).cpu()
-
-    @torch.inference_mode()
-    def exploit(self, observations: Tensor) -> Tensor:
-        """Returns the most likely actions."""
-        return self.policy(observations.to(self.device)).cpu()
-
     # -- learning ------------------------------------------------------------------------------------------------------
 
     def updates_due(self, step: int) -> int:

@@ -154,11 +154,6 @@ class RainbowAgent(Agent):
         self.sampler.beta = self._beta_of(step)
 
     @torch.inference_mode()
-    def explore(self, observation: Tensor) -> Tensor:
-        """Returns the best actions under the noise of the step, or random ones with probability epsilon."""
-        return self.explorer(observation.to(self.device)).cpu()
-
-    @torch.inference_mode()
     def exploit(self, observations: Tensor) -> Tensor:
         """Returns the best actions without noise."""
         return self.policy.act_without_noise(observations.to(self.device)).cpu()

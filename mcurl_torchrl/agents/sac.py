@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 from torch.optim import Adam, Optimizer
@@ -147,16 +146,6 @@ class SACAgent(Agent):
         """Sets whether the step acts at random, and the number of the next update."""
         self.explorer.at_random.fill_(step <= self.random_agent_steps)
         self._update = max(0, step - self.first_update_step) * self.updates_per_agent_step
-
-    @torch.inference_mode()
-    def explore(self, observation: Tensor) -> Tensor:
-        """Returns random actions in the first steps, then actions sampled from the policy."""
-        return self.explorer(observation.to(self.device)).cpu()
-
-    @torch.inference_mode()
-    def exploit(self, observations: Tensor) -> Tensor:
-        """Returns the mean actions."""
-        return self.policy(observations.to(self.device)).cpu()
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
