@@ -248,7 +248,7 @@ class EpisodeWindows:
 
         Returns:
             The number of these rows that belong to the same episode, and whether they are complete: False if earlier
-            rows of the episode are needed but were overwritten; the number means nothing then.
+            rows of the episode are needed but were overwritten; then the number has no meaning.
         """
         time, column = self.rows.split(start)
         if length == 0:
