@@ -59,7 +59,7 @@ class SliceSamplerByWeight(EpisodeSliceSampler):
         return self.tree[windows.rows.locate(positions)], present
 
     def _is_chosen(self, windows: EpisodeWindows, proposals: Tensor, slice_len: int) -> Tensor:
-        """Returns which proposals are accepted; each encodes a slice's first position and the place of the drawn row."""
+        """Returns which proposals are accepted; each encodes a slice's first position and the drawn row's place."""
         starts, place = proposals // slice_len, (proposals % slice_len)[:, None]
         if self.reduction == "mean" and self._is_uniform:
             return self._is_whole(windows, starts, slice_len)

@@ -490,7 +490,7 @@ class TestFaults:
         (saved / "latest.json").write_text(text[: len(text) // 2])
         self.refuses(saved, ValueError, "latest.json is damaged: it is not JSON")
         (saved / "latest.json").write_text(text.replace('"crc32": ', '"crc32": 1', 1))
-        self.refuses(saved, ValueError, "latest.json is damaged: its content is not what was saved")
+        self.refuses(saved, ValueError, "latest.json is damaged: the checksum of its content is not the saved one")
         (saved / "latest.json").write_text("{}")
         self.refuses(saved, ValueError, "is not a saved FrameReplayBuffer")
 

@@ -401,7 +401,7 @@ def test_none_left(copied: Path) -> None:
         Checkpoints(copied).restore(components={"a": counter})
     lines = str(caught.value).splitlines()
     assert lines[0] == f"no checkpoint in {copied} can be restored:"
-    assert "checkpoint-000000000020: " in lines[1] and "is no checkpoint of this program" in lines[1]
+    assert "checkpoint-000000000020: " in lines[1] and "is not a checkpoint of this program" in lines[1]
     assert "checkpoint-000000000010: " in lines[2] and "the state of 'b' was cut short" in lines[2]
     assert counter.step == -1  # "a" is whole, but nothing is taken over from a checkpoint that is not
     with pytest.raises(CheckpointNotRestored, match="there is no checkpoint in"):
