@@ -152,7 +152,7 @@ class _RandomImageTransform(RandomTransform, _ImageTransform):
         self.generator = generator
 
     def each_by_itself(self) -> _RandomImageTransform:
-        """Returns a copy that draws a place per image, with the same generator: for images that are no slices."""
+        """Returns a copy that draws a place per image, with the same generator: for images that are not slices."""
         twin = copy.deepcopy(self)
         twin.per, twin.generator = "sample", self.generator
         return twin
