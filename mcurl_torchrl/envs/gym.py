@@ -374,7 +374,7 @@ def _is_image_spec(spec: TensorSpec, batch_dims: int, named: bool) -> bool:
 
 
 def _is_scaled(spec: TensorSpec) -> bool:
-    """Tells whether actions have bounds, other than -1 and 1."""
+    """Returns whether actions have bounds, other than -1 and 1."""
     if not isinstance(spec, Bounded) or not spec.dtype.is_floating_point:
         return False
     low, high = spec.space.low, spec.space.high

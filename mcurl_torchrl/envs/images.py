@@ -33,13 +33,13 @@ def layout_of(shape: Sequence[int]) -> str | None:
 
 
 def is_large_enough(shape: Sequence[int]) -> bool:
-    """Tells whether both sides of an image are at least as long as the smallest."""
+    """Returns whether both sides of an image are at least as long as the smallest."""
     sides = shape[1:] if layout_of(shape) == "CHW" else shape[:2]
     return min(sides) >= SMALLEST_SIDE
 
 
 def is_image(shape: Sequence[int], dtype: str, low: float, high: float) -> bool:
-    """Tells whether arrays of this shape, dtype and range are images: uint8, or floats in [0, 1]; not too small."""
+    """Returns whether arrays of this shape, dtype and range are images: uint8, or floats in [0, 1]; not too small."""
     in_range = dtype == "uint8" or (dtype.startswith("float") and low >= 0 and high <= 1)
     return in_range and layout_of(shape) is not None and is_large_enough(shape)
 

@@ -555,7 +555,7 @@ class FrameReplayBuffer(FrameView):
 
     @staticmethod
     def _is_current(rows: Rows, flat: Tensor, batch: TensorDictBase) -> Tensor:
-        """Tells which flat rows were not overwritten since a batch of them was drawn."""
+        """Returns which flat rows were not overwritten since a batch of them was drawn."""
         current = rows.scalars(TRAJECTORY_KEY)[flat] == batch.get(TRAJECTORY_KEY).to(flat.device)
         return current & (rows.scalars(STEP_KEY)[flat] == batch.get(STEP_KEY).to(flat.device))
 

@@ -204,7 +204,7 @@ class EpisodeSliceSampler(WindowSampler):
         return self.strict_length and not any(self.span)
 
     def is_start(self, windows: EpisodeWindows, candidates: Tensor, slice_len: int | None = None) -> Tensor:
-        """Tells at which positions a slice can start; the earlier frames that it needs must be stored too."""
+        """Returns at which positions a slice can start; the earlier frames that it needs must be stored too."""
         slice_len = self.slice_len if slice_len is None else slice_len
         assert slice_len is not None
         if not self._is_uniform:
@@ -212,7 +212,7 @@ class EpisodeSliceSampler(WindowSampler):
         return self._is_whole(windows, candidates, slice_len)
 
     def _is_whole(self, windows: EpisodeWindows, starts: Tensor, slice_len: int) -> Tensor:
-        """Tells at which positions a slice of ``slice_len`` rows starts, with all frames that it needs."""
+        """Returns at which positions a slice of ``slice_len`` rows starts, with all frames that it needs."""
         valid = windows.valid(starts, slice_len)
         if self.num_frames > 1:
             survivors = valid.nonzero().squeeze(-1)
@@ -348,7 +348,7 @@ class EpisodeSliceSampler(WindowSampler):
 
 
 def _edges(num_slices: int, slice_len: int, lengths: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Tells which rows are the first and the last of their slice, ``[num_slices, slice_len]`` each."""
+    """Returns which rows are the first and the last of their slice, ``[num_slices, slice_len]`` each."""
     position = torch.arange(slice_len, device=device).expand(num_slices, -1)
     return position == 0, position == (slice_len if lengths is None else lengths[:, None]) - 1
 

@@ -247,7 +247,7 @@ class StepReader:
         return {self.pixels_key: newest, **values}, next_newest
 
     def begins_padded(self, steps: Steps, firsts: Tensor) -> Tensor:
-        """Tells which first observations of an episode are padded, ``[firsts]``; the others lack earlier frames.
+        """Returns which first observations of an episode are padded, ``[firsts]``; the others lack earlier frames.
 
         Args:
             steps (Steps): the steps.
@@ -313,12 +313,12 @@ class StepReader:
 
 
 def _is_false(flag: Any) -> bool:
-    """Tells whether ``flag`` is a tensor of one bool that is False."""
+    """Returns whether ``flag`` is a tensor of one bool that is False."""
     return isinstance(flag, Tensor) and flag.dtype == torch.bool and flag.numel() == 1 and not flag
 
 
 def _is_like(value: Any, stored: Tensor, shape: Sequence[int]) -> bool:
-    """Tells whether ``value`` can be stored without a conversion."""
+    """Returns whether ``value`` can be stored without a conversion."""
     return (
         isinstance(value, Tensor)
         and value.shape == shape

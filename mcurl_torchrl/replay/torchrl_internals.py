@@ -51,12 +51,12 @@ def stored(storage: TensorStorage) -> Any:
 
 
 def is_full(storage: Storage) -> bool:
-    """Tells whether all rows are written."""
+    """Returns whether all rows are written."""
     return bool(storage._is_full)
 
 
 def has_reader(storage: Storage) -> bool:
-    """Tells whether a buffer uses the storage."""
+    """Returns whether a buffer uses the storage."""
     return bool(storage._attached_entities)
 
 
@@ -181,5 +181,5 @@ def prefetch_limit(buffer: ReplayBuffer) -> int:
 
 
 def pins_memory(buffer: ReplayBuffer) -> bool:
-    """Tells whether batches are put in pinned memory."""
+    """Returns whether batches are put in pinned memory."""
     return bool(buffer._pin_memory)

@@ -81,7 +81,7 @@ class FrameTransitions:
         return same.sum(-1)
 
     def valid(self, anchors: Tensor) -> Tensor:
-        """Tells which flat rows start a transition: its frames exist, and its n rewards or the episode's end too."""
+        """Returns which flat rows start a transition: its frames exist, and its n rewards or the episode's end too."""
         valid = self._trajectory[anchors] >= 0
         ahead = self.steps_ahead(anchors)
         time, column = self.rows.split(anchors)

@@ -273,11 +273,11 @@ class TrainingRun:
     # -- what happens at a step ----------------------------------------------------------------------------------------
 
     def log_due(self, step: int) -> bool:
-        """Tells whether ``metrics.csv`` gets a row at this step."""
+        """Returns whether ``metrics.csv`` gets a row at this step."""
         return self._reaches(step, self.plan.log_interval)
 
     def evaluation_due(self, step: int) -> bool:
-        """Tells whether there is an evaluation at this step."""
+        """Returns whether there is an evaluation at this step."""
         return self._reaches(step, self.plan.evaluation_interval) or step == self.total
 
     def _reaches(self, step: int, interval: int) -> bool:
