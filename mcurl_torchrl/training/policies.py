@@ -173,8 +173,8 @@ def load_policy(
             :func:`~mcurl_torchrl.training.save_policy`, which holds one policy.
 
     Keyword Args:
-        which (str or int): of a run's checkpoints, ``"latest"`` (of those that are whole), ``"best"`` (by evaluation)
-            or an agent step. Defaults to ``"latest"``.
+        which (str or int): the checkpoint of a run: ``"latest"`` (the newest that is whole), ``"best"`` (by evaluation;
+            the latest if none has a score) or an agent step. Defaults to ``"latest"``.
         device (torch.device or str): the device of the policy. Defaults to the CPU.
 
     Raises:
