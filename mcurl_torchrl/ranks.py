@@ -44,7 +44,8 @@ class Ranks:
 
     Attributes:
         index (int): the number of this rank.
-        count (int): how many ranks there are.
+        count (int): the number of ranks.
+        local_index (int): the number of this rank on its machine.
         leads (bool): whether this is the first rank, which steps environments, evaluates, logs and saves.
         generator (torch.Generator, optional): gives the same numbers on every rank. None for a single rank: torch's
             global generator is used.

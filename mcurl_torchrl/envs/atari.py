@@ -56,8 +56,8 @@ def make_atari_env(
     all but the newest are zeros, the padding "zeros" of :class:`~mcurl_torchrl.FrameReplayBuffer`); "reward" float32
     [1], the game's score over the skipped frames, in training clipped to [-1, 1]; "done", "terminated" and "truncated"
     bool [1]: a game cut at ``max_emulator_frames`` is ``truncated``. Reads "action" int64 [], the action's number in
-    the minimal action set. For videos, ``env.rendered_screen()`` is the coloured screen, and
-    ``env.agent_steps_per_second`` the speed of the console.
+    the minimal action set. For videos, ``env.rendered_screen()`` returns the color screen, and
+    ``env.agent_steps_per_second`` is the speed of the console.
 
     Args:
         game (str): Its short name, such as "MsPacman".
@@ -75,7 +75,7 @@ def make_atari_env(
         max_emulator_frames (int): Raw frames per game, its no-ops included. Defaults to 108,000, half an hour.
         terminal_on_life_loss (bool, optional): Whether lost lives end an episode. Defaults to ``training``.
         clip_rewards (bool, optional): Whether rewards are clipped. Defaults to ``training``.
-        grayscale (bool): Whether frames are grey; False gives RGB, [3 * num_frames, ...]. Defaults to True.
+        grayscale (bool): Whether frames are gray; False gives RGB, [3 * num_frames, ...]. Defaults to True.
         seed (int): The seed of the first games, from 0 to 2**32 - 1. Defaults to 0.
 
     Raises:
@@ -203,7 +203,7 @@ class _AtariEnv(EnvBase):
         return 60 / self._console.frame_skip
 
     def rendered_screen(self) -> np.ndarray:
-        """Returns the coloured screen, uint8 [210, 160, 3]."""
+        """Returns the color screen, uint8 [210, 160, 3]."""
         return self._console.color_screen()
 
     def _set_seed(self, seed: int | None) -> None:

@@ -46,7 +46,7 @@ class Console:
         self._read = self._ale.getScreenGrayscale if grayscale else self._ale.getScreenRGB
         height, width = self._ale.getScreenDims()
         self._screens = np.empty((2, height, width) if grayscale else (2, height, width, 3), np.uint8)
-        self._colors: np.ndarray | None = None  # the last two coloured screens, once somebody looks at them
+        self._colors: np.ndarray | None = None  # the last two color screens, kept after a call of color_screen()
 
     @property
     def num_actions(self) -> int:
@@ -122,7 +122,7 @@ class Console:
         return screen, float(reward)
 
     def color_screen(self) -> np.ndarray:
-        """Returns the screen in colours, uint8 [H, W, 3]: as in :meth:`step`, things that flicker are all there."""
+        """Returns the color screen, uint8 [H, W, 3]: the maximum of two frames, as in :meth:`step`, against flicker."""
         if self._colors is None:
             self._colors = np.empty((2, *self.screen_size, 3), np.uint8)
             self._ale.getScreenRGB(self._colors[0])
@@ -161,8 +161,8 @@ class BilinearResize:
     """
 
     def __init__(self, height: int, width: int, size: int) -> None:
-        self._top, self._bottom, top_weight, bottom_weight = _neighbours(height, size)
-        self._left, self._right, self._left_weight, self._right_weight = _neighbours(width, size)
+        self._top, self._bottom, top_weight, bottom_weight = _neighbors(height, size)
+        self._left, self._right, self._left_weight, self._right_weight = _neighbors(width, size)
         self._top_weight, self._bottom_weight = top_weight[:, np.newaxis], bottom_weight[:, np.newaxis]
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
@@ -175,7 +175,7 @@ class BilinearResize:
         return ((top + bottom + 2) >> 2).astype(np.uint8)
 
 
-def _neighbours(source: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _neighbors(source: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Returns the two source pixels of each result pixel and their weights; beyond the border, the border pixel."""
     center = ((np.arange(size) + 0.5) * (source / size) - 0.5).clip(0, source - 1).astype(np.float32)
     first = center.astype(np.int64)
@@ -224,7 +224,7 @@ class AreaResize:
         return ((totals + self._area // 2) // self._area).astype(np.uint8)
 
     def _totals(self, values: np.ndarray, axis: int, whole: np.ndarray, parts: np.ndarray) -> np.ndarray:
-        """Sums the pixels between neighbouring edges, in parts of a pixel."""
+        """Sums the pixels between neighboring edges, in parts of a pixel."""
         nothing = np.zeros_like(values.take([0], axis), np.int64)
         before = np.concatenate([nothing, np.cumsum(values, axis, np.int64)], axis)
         up_to = before.take(whole, axis) * self._size + values.take(whole, axis, mode="clip") * parts

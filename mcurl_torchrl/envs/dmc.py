@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["make_dmc_env"]
 
 UNLIMITED = 1e10  # MuJoCo reports these bounds for an actuator without bounds
-SCREEN_SIZE = (240, 320)  # of pictures for people
+SCREEN_SIZE = (240, 320)  # height and width of the pictures for videos
 
 
 def make_dmc_env(
@@ -43,7 +43,7 @@ def make_dmc_env(
 ) -> EnvBase:
     """Builds a task of the DeepMind Control Suite (https://arxiv.org/abs/1801.00690) as a TorchRL environment.
 
-    Each action is repeated below the renderer: one picture is drawn per agent step. After ``env.set_seed(s)``,
+    Each action is repeated without rendering: one picture is drawn per agent step. After ``env.set_seed(s)``,
     everything from the next ``env.reset()`` on depends on ``s`` and the actions alone, on a new environment and on a
     used one. No global random state is read or changed.
 
@@ -133,7 +133,7 @@ class _RepeatedActions:
         self._action_repeat = action_repeat
         spec = env.action_spec()
         low, high = np.asarray(spec.minimum), np.asarray(spec.maximum)
-        # Bounds of 1e10 would turn every action into an explosion: actions without bounds are taken as they are.
+        # With bounds of 1e10 every action would break the simulation: actions without bounds are not stretched.
         unlimited = (low <= -UNLIMITED) | (high >= UNLIMITED)
         low, high = np.where(unlimited, -1.0, low), np.where(unlimited, 1.0, high)
         self._center, self._half_range = (high + low) / 2, (high - low) / 2
@@ -220,7 +220,7 @@ class _Frames(_RepeatedActions):
         self._large_camera: Any = None
         self._stack = FrameStack(num_frames, padding="repeat")
         self._shape = (3 * num_frames, image_size, image_size)
-        self._camera.render()  # fails here, not in the first step, where nothing renders
+        self._camera.render()  # if nothing renders, this fails here, not in the first step
 
     def observation_spec(self) -> dict[str, Any]:
         """Returns the spec of the stack."""
@@ -229,7 +229,7 @@ class _Frames(_RepeatedActions):
         return {"pixels": specs.Array(self._shape, np.uint8, name="pixels")}
 
     def rendered_screen(self) -> np.ndarray:
-        """Draws the scene for people, uint8 [240, 320, 3]."""
+        """Draws a larger picture of the scene, for videos, uint8 [240, 320, 3]."""
         if self._large_camera is None:
             from dm_control import mujoco
 
@@ -245,7 +245,7 @@ class _Frames(_RepeatedActions):
 
 def _import_suite(rendering: bool) -> Any:
     if importlib.util.find_spec("dm_control") is None:
-        # Its labmaze, which the suite does not use, cannot be installed there.
+        # dm_control depends on labmaze, which the suite does not use and which cannot be installed on Python 3.13.
         and_then = ", then pip install --no-deps dm_control" if sys.version_info >= (3, 13) else ""
         raise ImportError(f"make_dmc_env needs dm_control: pip install 'mcurl-torchrl[dmc]'{and_then}")
     if rendering:

@@ -42,10 +42,10 @@ def make_pixel_env(
     """Builds a pixel environment from any Gymnasium or TorchRL environment that shows an image.
 
     Images are uint8, or float in [0, 1], of the layout [H, W], [H, W, C] or [C, H, W] with C one of 1, 3 and 4, and H
-    and W at least 12: less is a board or a grid of symbols. An image of another dtype or range than the environment
-    declares is refused when it comes. Each action is repeated inside the given environment: one picture is drawn per
-    agent step. After ``env.set_seed(s)``, the next ``env.reset()`` of a Gymnasium environment is ``reset(seed=s)``; a
-    TorchRL environment keeps its own way of seeding.
+    and W at least 12: smaller arrays are boards or grids of symbols. If an image has another dtype or range than the
+    environment declares, the step that returns it raises an error. Each action is repeated inside the given
+    environment: one picture is drawn per agent step. After ``env.set_seed(s)``, the next ``env.reset()`` of a Gymnasium
+    environment is ``reset(seed=s)``; a TorchRL environment keeps its own way of seeding.
 
     Writes "pixels" uint8 [C * num_frames, H, W], the last ``num_frames`` frames, oldest first (at a reset all are the
     first frame); "reward" float32 [1], the sum over the repeats; "done", "terminated" and "truncated" bool [1], as the
@@ -137,8 +137,8 @@ def make_pixel_env(
 class _PixelEnv(TransformedEnv):
     """Draws random actions from its own action spec; TorchRL refuses that around another TransformedEnv.
 
-    ``raw_interface`` says what the environment itself shows and takes, for policies that act in it without this
-    package: the shape of its images, and the bounds of its actions where these are stretched.
+    ``raw_interface`` describes the environment's own images and actions, for policies that act in it without this
+    package: the shape of its images, and the bounds of its actions if these are stretched.
     """
 
     raw_interface: dict[str, Any]
@@ -241,7 +241,7 @@ def _make_registered(name: str, render: bool, env_kwargs: Mapping[str, Any], fil
         raise ValueError(f"env_kwargs={dict(env_kwargs)} do not fit env={name!r}: {error}") from error
     except gymnasium.error.UnregisteredEnv as error:
         close = difflib.get_close_matches(name, gymnasium.registry)
-        hint = f"did you mean one of {close}?" if close else "gymnasium.registry lists all that are"
+        hint = f"did you mean one of {close}?" if close else "gymnasium.registry lists all ids"
         raise ValueError(f"env={name!r} is not registered with Gymnasium; {hint}") from error
 
 
@@ -316,7 +316,7 @@ class _OneImage:
 
     @property
     def agent_steps_per_second(self) -> float | None:
-        """How fast the agent acts, if the environment says how fast its pictures follow each other."""
+        """The agent steps per second, from the environment's ``render_fps``; None if it has none."""
         fps = self.env.metadata.get("render_fps")
         return None if fps is None else fps / self._action_repeat
 
@@ -374,7 +374,7 @@ def _is_image_spec(spec: TensorSpec, batch_dims: int, named: bool) -> bool:
 
 
 def _is_scaled(spec: TensorSpec) -> bool:
-    """Tells whether actions have bounds, other than -1 and 1."""
+    """Returns whether actions have bounds, other than -1 and 1."""
     if not isinstance(spec, Bounded) or not spec.dtype.is_floating_point:
         return False
     low, high = spec.space.low, spec.space.high

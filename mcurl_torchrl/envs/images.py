@@ -1,4 +1,4 @@
-"""Images in the forms in which environments show them, and their conversion to frames."""
+"""Images in the layouts in which environments return them, and their conversion to frames."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torchrl.envs.transforms import Transform
 __all__ = ["ToFrames", "check_image", "choose_image", "is_image", "layout_of", "to_frame"]
 
 CHANNELS = (1, 3, 4)
-SMALLEST_SIDE = 12  # a board or a grid of symbols is smaller (MiniGrid's is 7 x 7); no encoder here sees less
+SMALLEST_SIDE = 12  # a board or a grid of symbols is smaller (MiniGrid's is 7 x 7), and too small for the encoders
 LARGEST_GRID, NUM_SYMBOLS = 64, 16  # up to this size, an image that has values below 16 only may be a grid of symbols
-TOLERANCE = 1 / 255  # of float images: a rounding error may leave [0, 1], by less than one of 256 greys
+TOLERANCE = 1 / 255  # of float images: a rounding error may leave [0, 1], by less than one of 256 gray levels
 
 
 def layout_of(shape: Sequence[int]) -> str | None:
@@ -33,13 +33,13 @@ def layout_of(shape: Sequence[int]) -> str | None:
 
 
 def is_large_enough(shape: Sequence[int]) -> bool:
-    """Tells whether both sides of an image are at least as long as the smallest."""
+    """Returns whether both sides of an image are at least as long as the smallest."""
     sides = shape[1:] if layout_of(shape) == "CHW" else shape[:2]
     return min(sides) >= SMALLEST_SIDE
 
 
 def is_image(shape: Sequence[int], dtype: str, low: float, high: float) -> bool:
-    """Tells whether arrays of this shape, dtype and range are images: uint8, or floats in [0, 1]; not too small."""
+    """Returns whether arrays of this shape, dtype and range are images: uint8, or floats in [0, 1]; not too small."""
     in_range = dtype == "uint8" or (dtype.startswith("float") and low >= 0 and high <= 1)
     return in_range and layout_of(shape) is not None and is_large_enough(shape)
 
@@ -47,7 +47,7 @@ def is_image(shape: Sequence[int], dtype: str, low: float, high: float) -> bool:
 def check_image(image: np.ndarray | Tensor, declared: str, name: str) -> None:
     """Refuses an image of another dtype than its environment declares, and floats outside of [0, 1].
 
-    A conversion would turn floats in [0, 1] into black uint8 images, without a word.
+    A conversion would turn floats in [0, 1] into black uint8 images, without an error.
     """
     dtype = str(image.dtype).removeprefix("torch.")
     as_declared = dtype == declared or (dtype.startswith("float") and declared.startswith("float"))
@@ -60,9 +60,9 @@ def check_image(image: np.ndarray | Tensor, declared: str, name: str) -> None:
 
 
 def check_brightness(image: Tensor, layout: str | None, name: str) -> None:
-    """Refuses a small image of low numbers, not all of them the same: a grid of symbols looks like that.
+    """Refuses a small image with low numbers only, not all of them the same: it is probably a grid of symbols.
 
-    An encoder divides by 255. It would see such an image as nearly black, and learn nothing.
+    An encoder divides by 255. Such an image would be nearly black, and the encoder would learn nothing.
     """
     height, width = image.shape[-3:-1] if layout == "HWC" else image.shape[-2:]
     if image.dtype != torch.uint8 or min(height, width) > LARGEST_GRID:
@@ -135,7 +135,7 @@ class ToFrames(Transform):
         return next_tensordict.set("pixels", self._apply_transform(image))
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        if not self._began:  # later episodes may begin in the dark
+        if not self._began:  # only the first episode is checked: others may begin with a dark image
             check_brightness(tensordict_reset.get(self.in_keys[0]), self._layout, f"the image {self.in_keys[0]!r}")
             self._began = True
         return self._call(tensordict_reset)

@@ -1,4 +1,4 @@
-"""The state of the simulator behind a pixel environment, for measurements: agents never see it."""
+"""The state of the simulator of a pixel environment, for measurements: agents never see it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["simulator_state"]
 
 
 def simulator_state(env: EnvBase) -> Tensor:
-    """Returns the state of the simulator at the present step, float64 ``[D]``.
+    """Returns the state of the simulator at the current step, float64 ``[D]``.
 
-    DMControl: what the task observes without pixels, such as positions, sines and cosines of angles, and velocities.
+    DMControl: the task's observations without pixels, such as positions, sines and cosines of angles, and velocities.
     Atari: the 128 bytes of the console's memory. Gymnasium: the attribute ``state`` of the environment inside all
-    wrappers, which classic control has; one of your own may have it, too.
+    wrappers, which classic control has; your own environment may have it, too.
 
     Args:
         env (EnvBase): from :func:`~mcurl_torchrl.make_dmc_env`, :func:`~mcurl_torchrl.make_atari_env` or
@@ -30,7 +30,7 @@ def simulator_state(env: EnvBase) -> Tensor:
         >>> from mcurl_torchrl.envs import make_dmc_env, simulator_state
         >>> env = make_dmc_env("cartpole-swingup", image_size=32)
         >>> _ = env.reset()
-        >>> simulator_state(env).shape  # the cart's place, the pole's angle, two velocities
+        >>> simulator_state(env).shape  # the cart's position, cosine and sine of the pole's angle, two velocities
         torch.Size([5])
     """
     base: Any = env

@@ -14,9 +14,10 @@ __all__ = ["MomentumCopy"]
 class MomentumCopy(nn.Module):
     """A copy of a network that moves towards it: ``copy <- tau * network + (1 - tau) * copy``.
 
-    It serves two losses at once: SAC's target critic and the keys of a contrastive loss. TorchRL's
+    Two losses can share it: SAC's target critic and the keys of a contrastive loss. TorchRL's
     :class:`~torchrl.objectives.SoftUpdate` moves only targets that one loss module holds, and the first update of
-    :class:`~torch.optim.swa_utils.AveragedModel` copies the network. Targets of one loss are moved by ``SoftUpdate``.
+    :class:`~torch.optim.swa_utils.AveragedModel` copies the network. ``SoftUpdate`` is used where a loss module holds
+    its target.
 
     The copy has no gradients. Its buffers, if any, are copied, not averaged.
 

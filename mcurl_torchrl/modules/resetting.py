@@ -1,4 +1,4 @@
-"""Drawing the weights of networks anew, wholly or in part."""
+"""Resetting the weights of networks, fully or in part."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class AuxiliaryTask(nn.Module):
         return [value for value in self.parameters() if value.requires_grad and value not in shared]
 
     def own_networks(self) -> dict[str, nn.Module]:
-        """Returns by name the networks that the task trains besides the agent's: submodules with own parameters only."""
+        """Returns by name the networks that the task trains besides the agent's: submodules that share no parameter."""
         own = set(self.own_parameters())
         children = {name: (child, set(child.parameters())) for name, child in self.named_children()}
         return {name: child for name, (child, values) in children.items() if values and own >= values}

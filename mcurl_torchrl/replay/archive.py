@@ -128,7 +128,7 @@ def save(
 
 
 def _checksum(manifest: dict[str, Any]) -> int:
-    """Returns the checksum of a manifest, whose entry of that name does not count."""
+    """Returns the checksum of a manifest without its entry ``crc32``."""
     content = {key: value for key, value in manifest.items() if key != "crc32"}
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
@@ -177,7 +177,7 @@ def _save_rows(path: Path, data: TensorDictBase, written: list[int], known: list
 
 
 def _flat_rows(first: list[int], last: list[int], ring: int) -> Tensor:
-    """Lists the flat rows of the rows with the numbers ``first`` to ``last``, column after column."""
+    """Lists the flat rows with the numbers from ``first`` up to, not including, ``last``, column after column."""
     numbers = [torch.arange(begin, end) for begin, end in zip(first, last, strict=True)]
     return torch.cat([number % ring * len(first) + column for column, number in enumerate(numbers)])
 
@@ -260,15 +260,15 @@ def open_saved(path: Path, name: str) -> SavedState:
     try:
         manifest = json.loads(file.read_text())
     except ValueError as error:
-        raise ValueError(f"{file} is damaged: it is no JSON ({error})") from None
+        raise ValueError(f"{file} is damaged: it is not JSON ({error})") from None
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise ValueError(f"{file} is no saved FrameReplayBuffer (its format must be {_FORMAT!r})")
+        raise ValueError(f"{file} is not a saved FrameReplayBuffer (its format must be {_FORMAT!r})")
     if manifest.get("version") != _VERSION:
         raise ValueError(
             f"{file} has format version {manifest.get('version')!r}; this release reads version {_VERSION}"
         )
     if manifest.get("crc32") != _checksum(manifest):
-        raise ValueError(f"{file} is damaged: its content is not what was saved (another checksum)")
+        raise ValueError(f"{file} is damaged: the checksum of its content is not the saved one")
     try:
         layout, scalars = manifest["layout"], manifest["scalars"]
         segments = [RowSegment(**entry) for entry in manifest["segments"]]

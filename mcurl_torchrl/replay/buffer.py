@@ -35,7 +35,7 @@ __all__ = ["FrameReplayBuffer"]
 
 
 def made(part: Any) -> Any:
-    """Returns a storage or a sampler; if this is a function that makes one, what it makes."""
+    """Returns a storage or a sampler; if ``part`` is a function that makes one, calls it."""
     return part() if callable(part) and not isinstance(part, Storage | Sampler) else part
 
 
@@ -43,7 +43,7 @@ def columns_in(steps: TensorDictBase) -> int | list[int] | None:
     """Returns the columns that steps ``[time]`` or ``[environments, time]`` name, None if they name none.
 
     Raises:
-        ValueError: if the steps of one environment name several.
+        ValueError: if the steps of one environment name several columns.
     """
     named = steps.get(COLUMN_KEY, None)
     if named is None:
@@ -104,13 +104,13 @@ class FrameReplayBuffer(FrameView):
         pin_memory (bool): whether batches are put in pinned memory. Defaults to False.
         priority_key (str): the key under which :meth:`update_tensordict_priority` finds priorities. Defaults to
             ``"td_error"``.
-        ranks (Ranks): the ranks that share each batch. Each has such a buffer, with the same rows: all draw the same
-            rows of the whole batch, and each reads its share, ``batch_size / ranks.count`` transitions; slices
-            likewise. Transforms draw random numbers of their own. Defaults to one process.
+        ranks (Ranks): the ranks that share each batch. Each rank has a buffer with the same rows: all ranks draw the
+            same rows of the whole batch, and each rank reads its share, ``batch_size / ranks.count`` transitions. The
+            same holds for slices. Transforms draw other random numbers on each rank. Defaults to one process.
         delayed_init (bool): only False; TorchRL's Ray buffers pass it.
 
-    With ``service_backend="ray"`` the buffer lives in an actor of Ray: give the storage and the sampler as functions
-    that make them, such as ``partial(LazyTensorStorage, 100_000, ndim=2)``; ``service_backend_options`` are TorchRL's.
+    With ``service_backend="ray"`` the buffer is in a Ray actor: give the storage and the sampler as functions that make
+    them, such as ``partial(LazyTensorStorage, 100_000, ndim=2)``; ``service_backend_options`` are TorchRL's.
     ``client()`` then has the methods of this class, :meth:`sample_slices` among them, and a
     ``Collector(backend="ray", replay_buffer=...)`` writes to it.
 
@@ -181,7 +181,7 @@ class FrameReplayBuffer(FrameView):
         delayed_init: bool = False,
     ) -> None:
         if delayed_init:
-            raise ValueError("delayed_init=True; a FrameReplayBuffer is whole from the start")
+            raise ValueError("delayed_init=True; a FrameReplayBuffer has no delayed initialization: leave it False")
         storage, sampler = made(storage), made(sampler)
         check_storage(storage)
         if not 0 <= gamma <= 1:
@@ -267,7 +267,7 @@ class FrameReplayBuffer(FrameView):
         return [self, *(view for reference in self._views if (view := reference()) is not None)]
 
     def sample_slices(self, num_slices: int, slice_len: int, **options: Any) -> TensorDictBase:
-        """Samples once from a view of :meth:`slices`, which is kept; for a buffer in another process.
+        """Samples slices, for a buffer in another process; the view of :meth:`slices` is kept for later calls.
 
         Args:
             num_slices (int): the number of slices in a batch.
@@ -285,9 +285,9 @@ class FrameReplayBuffer(FrameView):
         return self._own_views[name].sample()
 
     def slices_at(self, index: Any, *, slice_len: int, keys: Sequence[NestedKey] | None = None) -> TensorDict:
-        """Reads the slices that begin at given rows, such as those of a prioritised batch.
+        """Reads the slices that begin at given rows, such as those of a prioritized batch.
 
-        Where an episode ends earlier, the slice is filled up with the episode's last observation.
+        If an episode ends earlier, its slice is padded with the episode's last observation.
 
         Args:
             index (torch.Tensor or TensorDictBase): a storage index, as under ``"index"`` in a sampled batch; or that
@@ -298,10 +298,10 @@ class FrameReplayBuffer(FrameView):
             keys (sequence of NestedKey, optional): the keys to read of each row, as in :meth:`slices`.
 
         Returns:
-            A flat batch ``[len(index) * slice_len]`` of the form that :meth:`slices` gives.
-            ``("collector", "mask")`` is True on observations of the slice. It is False on filling, on observations
-            whose frames are not stored any more, and on all of a slice whose first row was overwritten since the
-            batch was drawn (which only a batch can tell, not a plain index).
+            A flat batch ``[len(index) * slice_len]`` of the same form as the batches of :meth:`slices`.
+            ``("collector", "mask")`` is True on observations of the slice. It is False on padding, on observations
+            whose frames are no longer stored, and on all observations of a slice whose first row was overwritten since
+            the batch was drawn (this can be checked for a batch, not for a plain index).
 
         Raises:
             IndexError: if the index is outside of the written rows.
@@ -363,10 +363,11 @@ class FrameReplayBuffer(FrameView):
         Keyword Args:
             columns (int or sequence of int, optional): the columns to write, in a storage of ``ndim=2``: one for steps
                 ``[time]``, or one for each environment of steps ``[environments, time]``. The other columns stay as
-                they are. Defaults to None: those that the steps themselves name under ``"column"``, as
-                :class:`~mcurl_torchrl.transforms.WriterColumn` does; else all.
+                they are. Defaults to None: the columns that the steps have under ``"column"``, which
+                :class:`~mcurl_torchrl.transforms.WriterColumn` writes; without this key, all columns.
             valid (bool array, optional): which steps to write, of the steps' batch size; see :meth:`add`.
-            update_priority (bool, optional): taken for TorchRL's sake; new rows get the largest priority so far.
+            update_priority (bool, optional): has no effect; TorchRL passes it. New rows get the largest priority so
+                far.
 
         Returns:
             The storage index of the rows written, one more than steps for each episode that ended.
@@ -394,7 +395,7 @@ class FrameReplayBuffer(FrameView):
         next_obs: Any = None,
         valid: Any = None,
     ) -> Tensor:
-        """Writes one step, or one of each environment for a storage of ``ndim=2``; returns as :meth:`extend`.
+        """Writes one step, or one of each environment for a storage of ``ndim=2``; returns the same as :meth:`extend`.
 
         A step is ``data``, or the six values that a loop around a Gymnasium environment has, as NumPy arrays, tensors
         or numbers. Images have their channels first.
@@ -411,7 +412,7 @@ class FrameReplayBuffer(FrameView):
             next_obs (array, optional): the next observation, at an episode's end its last one.
             valid (bool or bool array, optional): which environments to write a step of. A vector environment of
                 Gymnasium that resets itself on the next step (``AutoresetMode.NEXT_STEP``, its default) ignores the
-                action of the step after an episode's end and returns a first observation: this is no step. Give
+                action of the step after an episode's end and returns a first observation: this is not a step. Give
                 ``valid=~done`` with the ``done`` of the step before. Defaults to all.
         """
         if data is None or obs is not None or action is not None or reward is not None:
@@ -517,14 +518,16 @@ class FrameReplayBuffer(FrameView):
         with internals.locked(self):
             flat = Rows(self.storage).from_index(index).reshape(-1)
             if priority.numel() not in (1, flat.numel()):
-                raise ValueError(f"got {priority.numel()} priorities for {flat.numel()} rows; give one each, or one")
+                raise ValueError(
+                    f"got {priority.numel()} priorities for {flat.numel()} rows; give one for each row, or one for all"
+                )
             self.sampler.update_priority(flat, priority.expand(flat.shape))
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
         """Sets priorities from a sampled batch, one under ``priority_key`` per transition.
 
         Rows that were overwritten after the batch was drawn do not change. A buffer without priorities does nothing.
-        Of several ranks each gives those of its share, and all get those of the whole batch.
+        With several ranks, each rank gives the priorities of its share, and all ranks set those of the whole batch.
         """
         if not isinstance(self.sampler, PrioritizedTransitionSampler):
             return
@@ -552,7 +555,7 @@ class FrameReplayBuffer(FrameView):
 
     @staticmethod
     def _is_current(rows: Rows, flat: Tensor, batch: TensorDictBase) -> Tensor:
-        """Tells which flat rows were not overwritten since a batch of them was drawn."""
+        """Returns which flat rows were not overwritten since a batch of them was drawn."""
         current = rows.scalars(TRAJECTORY_KEY)[flat] == batch.get(TRAJECTORY_KEY).to(flat.device)
         return current & (rows.scalars(STEP_KEY)[flat] == batch.get(STEP_KEY).to(flat.device))
 

@@ -11,12 +11,12 @@ __all__ = ["copy_to"]
 def copy_to(batch: TensorDictBase, device: torch.device) -> TensorDictBase:
     """Returns a batch on a device; a batch that is there already is returned as it is.
 
-    A copy to a GPU goes through pinned memory, from which the GPU reads by itself: the program does not wait for it.
-    What it computes with the copy afterwards comes after the copy, in the order of the GPU's stream.
+    A copy to a GPU goes through pinned memory, so that the program does not wait for it. Operations that read the copy
+    run after it, in the order of the GPU's stream.
 
     Args:
         batch (TensorDictBase): the batch. With ``pin_memory=True``, a replay buffer gives it in pinned memory.
-        device (torch.device): where to.
+        device (torch.device): the device.
 
     Examples:
         >>> import torch

@@ -24,7 +24,7 @@ def atari_dqn_episodes(dataset_id: str, *, root: str | Path | None = None) -> It
     """Yields the episodes of a run of DQN on Atari (https://arxiv.org/abs/1907.04543).
 
     Args:
-        dataset_id (str): ``"Pong/1"``, for example, as :class:`~torchrl.data.datasets.AtariDQNExperienceReplay` has it.
+        dataset_id (str): for example ``"Pong/1"``, as in :class:`~torchrl.data.datasets.AtariDQNExperienceReplay`.
 
     Keyword Args:
         root (str or Path, optional): the folder of TorchRL's Atari datasets; without the data there, TorchRL downloads
@@ -36,10 +36,10 @@ def atari_dqn_episodes(dataset_id: str, *, root: str | Path | None = None) -> It
     """
     from torchrl.data.datasets import AtariDQNExperienceReplay
 
-    with warnings.catch_warnings():  # that it cannot be downloaded at present; a download says so itself
+    with warnings.catch_warnings():  # TorchRL warns that downloads fail at present; a failed download raises anyway
         warnings.simplefilter("ignore", DeprecationWarning)
         rows = AtariDQNExperienceReplay(dataset_id, root=root, download=not _is_there(root, dataset_id)).storage
-    held: list[TensorDictBase] = []  # of an episode that goes on in the next part
+    held: list[TensorDictBase] = []  # rows of an episode that continues in the next part
     for begin in range(0, len(rows), _ROWS_AT_A_TIME):
         part = rows.get(torch.arange(begin, min(begin + _ROWS_AT_A_TIME, len(rows))))
         part = part.select("observation", "action", ("next", "reward"), ("next", "terminated"))
@@ -67,8 +67,8 @@ def vd4rl_episodes(dataset_id: str, *, root: str | Path | None = None) -> Iterat
     """Yields the episodes of a dataset of V-D4RL, DMControl from pixels (https://arxiv.org/abs/2206.04779).
 
     Args:
-        dataset_id (str): ``"main/walker_walk/random/64px"``, for example, as
-            :class:`~torchrl.data.datasets.VD4RLExperienceReplay` has it.
+        dataset_id (str): for example ``"main/walker_walk/random/64px"``, as in
+            :class:`~torchrl.data.datasets.VD4RLExperienceReplay`.
 
     Keyword Args:
         root (str or Path, optional): the folder of TorchRL's V-D4RL datasets; without the data there, TorchRL downloads
@@ -99,14 +99,15 @@ def vd4rl_episodes(dataset_id: str, *, root: str | Path | None = None) -> Iterat
         frames = episode["pixels"]
         frames = frames if frames.shape[1] == 3 else frames.permute(0, 3, 1, 2)
         # A row has the action and the reward that led to its observation; those of the first row are zeros. V-D4RL's
-        # own replay reads it so (drqbc/replay_buffer.py: observation i - 1, action i, reward i, observation i), and its
-        # scripts turn one format into the other row by row. TorchRL's class has the row's action before the next frame.
+        # own replay reads them in this way (drqbc/replay_buffer.py: observation i - 1, action i, reward i, observation
+        # i), and its scripts convert one format into the other row by row. TorchRL's class reads the action of a row as
+        # the action after its observation.
         actions, rewards = episode["action"].float().roll(-1, 0), episode["next", "reward"].float().roll(-1, 0)
         yield from _steps(frames, actions, rewards.flatten())
 
 
 def _steps(frames: Tensor, actions: Tensor, rewards: Tensor) -> Iterator[TensorDict]:
-    """Yields the steps between the observations of an episode; nothing for a single one."""
+    """Yields the steps between the observations of an episode; nothing for an episode of one observation."""
     count = len(frames) - 1
     if count < 1:
         return

@@ -1,4 +1,4 @@
-"""Drawing rows: all valid ones with the same probability, or in proportion to weights, at a cost that does not grow."""
+"""Drawing valid rows, uniformly or in proportion to weights, at a cost that does not grow with the buffer."""
 
 from __future__ import annotations
 
@@ -112,11 +112,11 @@ class WindowSampler(Sampler):
         raise NotImplementedError
 
     def _count(self, rows: Rows, batch_size: int) -> int:
-        """Counts all that can be drawn; it reads all rows."""
+        """Counts the rows or slices that can be drawn; it reads all rows."""
         raise NotImplementedError
 
     def can_sample(self, storage: Storage, batch_size: int) -> bool:
-        """Tells whether there is something to draw; the answer does not change any random number."""
+        """Returns whether a row or slice can be drawn; no random number of the buffer's generator is used."""
         if not len(storage):
             return False
         rows = Rows(storage)
@@ -143,7 +143,7 @@ class WindowSampler(Sampler):
 
 
 def refusal(sampler: Sampler) -> str:
-    """Returns why a sampler of a frame replay does not serve other buffers."""
+    """Returns the error message for a sampler of a frame replay that another buffer calls."""
     return (
         f"this {type(sampler).__name__} serves its FrameReplayBuffer alone: rows are single frames, and only that "
         f"buffer makes observations of them. A ReplayBufferEnsemble or another buffer would read rows as they are; "

@@ -1,4 +1,4 @@
-"""EpisodeMarks: what tells the episodes of a storage apart, and the windows that follow from it."""
+"""EpisodeMarks: the keys or tensors that tell the episodes of a storage apart, and the windows inside episodes."""
 
 from __future__ import annotations
 
@@ -70,11 +70,12 @@ class EpisodeMarks:
     def _find_keys(self, rows: Rows) -> tuple[NestedKey | None, NestedKey | None, Sequence[NestedKey]]:
         """Returns the keys to use: those that were given, or else those that the storage has."""
         given = [key for key in (self.traj_key, self.step_key, *self.end_keys) if key is not None]
-        # A given trajectory key, and end keys of which none is stored, may be left out: TorchRL looks for others then.
+        # If the given trajectory key, or all of the given end keys, are not stored, other keys are searched, as in
+        # TorchRL.
         lost = self.traj_key is not None and not rows.has(self.traj_key)
         lost |= self.traj_key is None and bool(self.end_keys) and not any(map(rows.has, self.end_keys))
         if given and not lost:
-            # One end key must be there; of several, those that are stored are used.
+            # A single end key must be stored; of several end keys, those that are stored are used.
             ends = [key for key in self.end_keys if rows.has(key)] if len(self.end_keys) > 1 else self.end_keys
             return self.traj_key, self.step_key, ends
         traj_key, step_key, end_key = (
@@ -93,7 +94,7 @@ class EpisodeMarks:
         return traj_key, step_key, () if end_key is None else (end_key,)
 
     def _given_windows(self, rows: Rows) -> EpisodeWindows:
-        """Returns the windows by the tensors that were given. An episode may go on from the last row to the first."""
+        """Returns the windows of the given tensors. An episode may continue from the last row to the first."""
         name, given = ("ends", self.ends) if self.trajectories is None else ("trajectories", self.trajectories)
         assert given is not None
         if given.shape not in (torch.Size([len(rows)]), rows.shape):

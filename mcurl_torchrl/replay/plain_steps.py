@@ -45,11 +45,11 @@ def steps_from_arrays(reader: StepReader, num_dims: int, fields: Mapping[str, An
 def steps_from_mapping(reader: StepReader, num_dims: int, data: Mapping[Any, Any]) -> TensorDict:
     """Makes steps from a dictionary with the keys of a tensordict, nested or as tuples.
 
-    Float64 arrays and Python floats become torch's default dtype, as torch does with Python floats: a reward of NumPy
-    is float64 only by habit. Integer rewards become floats for the same reason. Tensors stay as they are.
+    Float64 arrays and Python floats become torch's default dtype, as torch does with Python floats: rewards are float64
+    only because that is NumPy's default. Integer rewards become floats, too. Tensors stay as they are.
 
     Raises:
-        KeyError: if there is no flag that tells the shape of the batch.
+        KeyError: if there is no ``("next", "terminated")``, whose shape is the batch size.
     """
     steps = TensorDict(_tensors(data), batch_size=[])
     terminated = steps.get(TERMINATED_KEY, None)

@@ -20,7 +20,7 @@ _FILE = "priorities.safetensors"
 
 
 class PrioritizedRows(Sampler):
-    """The part of a prioritised sampler that keeps ``(priority + eps) ** alpha`` of every row.
+    """The part of a prioritized sampler that keeps ``(priority + eps) ** alpha`` of every row.
 
     A new row gets the largest weight so far, at first 1.
 

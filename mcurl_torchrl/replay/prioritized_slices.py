@@ -25,11 +25,11 @@ REDUCTIONS = ("max", "mean")
 class SliceSamplerByWeight(EpisodeSliceSampler):
     """Draws slices in proportion to the mean or the largest weight of their rows, from a sum tree of row weights.
 
-    No tree of slices is kept. A row is drawn in proportion to its weight, then its place in the slice, each with the
-    same probability: so a slice is proposed in proportion to the sum of its rows' weights, as the mean asks for. For
-    the maximum, a proposal counts only if the drawn row is the first of the largest in its slice. Proposals that are no
-    valid slice are rejected. All this is exact, and its cost does not grow with the buffer. A row that a short slice
-    lacks (``strict_length=False``) counts as 0.
+    No tree of slices is kept. A row is drawn in proportion to its weight, then its place in the slice, uniformly. So a
+    slice is proposed in proportion to the sum of its rows' weights, which is what the mean needs. For the maximum, a
+    proposal is accepted only if the drawn row is the first row with the largest weight in its slice. Proposals that are
+    not valid slices are rejected. The probabilities are exact, and the cost does not grow with the buffer. A row that a
+    short slice lacks (``strict_length=False``) counts as 0.
     """
 
     reduction: str = "max"
@@ -45,13 +45,13 @@ class SliceSamplerByWeight(EpisodeSliceSampler):
         raise NotImplementedError
 
     def weights(self, windows: EpisodeWindows, starts: Tensor, slice_len: int) -> Tensor:
-        """Returns the weights of slices, ``[slices]``; what is no slice has the weight 0."""
+        """Returns the weights of slices, ``[slices]``; a start at which no slice is possible has the weight 0."""
         weights, present = self._row_weights(windows, starts, slice_len)
         weights = torch.where(present, weights, 0.0)
         return weights.amax(-1) if self.reduction == "max" else weights.mean(-1)
 
     def _row_weights(self, windows: EpisodeWindows, starts: Tensor, slice_len: int) -> tuple[Tensor, Tensor]:
-        """Returns the weights of the rows of slices and which of them belong to it, ``[slices, slice_len]`` each."""
+        """Returns the weights of the rows of slices, and which rows the slices have, ``[slices, slice_len]`` each."""
         time, column = windows.rows.split(starts)
         offsets = torch.arange(slice_len, device=starts.device)
         positions = windows.rows.join(time[:, None] + offsets, column[:, None])
@@ -59,7 +59,7 @@ class SliceSamplerByWeight(EpisodeSliceSampler):
         return self.tree[windows.rows.locate(positions)], present
 
     def _is_chosen(self, windows: EpisodeWindows, proposals: Tensor, slice_len: int) -> Tensor:
-        """Tells which proposals count; each is the position of a slice's first row and the place of the drawn row."""
+        """Returns which proposals are accepted; each encodes a slice's first position and the drawn row's place."""
         starts, place = proposals // slice_len, (proposals % slice_len)[:, None]
         if self.reduction == "mean" and self._is_uniform:
             return self._is_whole(windows, starts, slice_len)
@@ -110,10 +110,11 @@ class PrioritizedEpisodeSliceSampler(PrioritizedRows, SliceSamplerByWeight):
     """Draws slices of one episode in proportion to the mean or the largest ``priority ** alpha`` of their rows.
 
     It replaces :class:`~torchrl.data.PrioritizedSliceSampler` in any :class:`~torchrl.data.TensorDictReplayBuffer`.
-    That one needs a compiled extension that does not load on the torch version with which this package is tested, and
-    it draws a slice by the priority of its first row alone. Priorities are those of rows
-    (https://arxiv.org/abs/1511.05952): ``buffer.update_tensordict_priority(batch)`` with one number per row under
-    ``"td_error"``, or ``buffer.update_priority(index, priority)``. A new row gets the largest priority so far.
+    TorchRL's class needs a compiled extension that does not load on the torch version with which this package is
+    tested, and it draws a slice by the priority of its first row only. Each row has a priority
+    (https://arxiv.org/abs/1511.05952). It is set by ``buffer.update_tensordict_priority(batch)``, with one number per
+    row under ``"td_error"``, or by ``buffer.update_priority(index, priority)``. A new row gets the largest priority so
+    far.
 
     For the slices of a :class:`~mcurl_torchrl.FrameReplayBuffer` call its method
     ``slices(..., priority="mean")``, which uses the priorities of its transitions.
@@ -190,7 +191,9 @@ class PrioritizedEpisodeSliceSampler(PrioritizedRows, SliceSamplerByWeight):
         flat = self._flat(index, storage)
         priority = torch.as_tensor(priority).reshape(-1)
         if priority.numel() not in (1, flat.numel()):
-            raise ValueError(f"got {priority.numel()} priorities for {flat.numel()} rows; give one each, or one")
+            raise ValueError(
+                f"got {priority.numel()} priorities for {flat.numel()} rows; give one for each row, or one for all"
+            )
         super().update_priority(flat, priority.expand(flat.shape))
 
     def _flat(self, index: Any, storage: Storage | None) -> Tensor:
@@ -222,6 +225,6 @@ class PrioritizedEpisodeSliceSampler(PrioritizedRows, SliceSamplerByWeight):
         )
 
 
-# TorchRL's buffers hand priorities only to samplers of this class. The class itself cannot be the base: it wants the
-# compiled tree.
+# TorchRL's buffers pass priorities only to samplers of this class. The class itself cannot be the base class: it needs
+# the compiled tree.
 PrioritizedSampler.register(PrioritizedEpisodeSliceSampler)

@@ -127,13 +127,13 @@ def check_state_dict(state: dict[str, Any], buffer: FrameReplayBuffer) -> None:
         if transforms[0] != transforms[1]:
             raise ValueError(f"its transforms have {sorted(transforms[1])}; this buffer's have {sorted(transforms[0])}")
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"the state is no state of this buffer: {error!r}") from error
+        raise ValueError(f"the state is not a state of this buffer: {error!r}") from error
     except ValueError as error:
         raise ValueError(f"the state does not fit: {error}") from None
 
 
 def restore_readers(saved: SavedState, batches: Batches, readers: Sequence[FrameView]) -> None:
-    """Gives a buffer and its views a saved state that :func:`check_saved` has checked."""
+    """Restores a buffer and its views from a saved state that :func:`check_saved` has checked."""
     buffer = readers[0]
     _restore_rows(saved, buffer.writer)
     buffer.sampler.load_state_dict({**saved.state("sampler/"), **saved.scalars["sampler"]})

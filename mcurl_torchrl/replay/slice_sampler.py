@@ -18,7 +18,7 @@ from mcurl_torchrl.replay.windows import EpisodeWindows, Rows
 
 __all__ = ["EpisodeSliceSampler"]
 
-# TorchRL's name of the flag that is False on rows that only fill a batch; its losses read it too.
+# TorchRL's name of the flag that is False on padding; its losses read it too.
 _MASK_KEY: NestedKey = ("collector", "mask")
 
 
@@ -43,7 +43,7 @@ class EpisodeSliceSampler(WindowSampler):
             it, the sampler warns and searches as if nothing was given.
         step_key (NestedKey, optional): the row's number within its episode.
         end_key (NestedKey, optional): a flag on the last row of an episode.
-            If none of the three is given, the sampler recognises the storage of a
+            If none of the three is given, the sampler recognizes the storage of a
             :class:`~mcurl_torchrl.FrameReplayBuffer`. In any other storage it searches for
             ``("collector", "traj_ids")`` or ``"episode"``, ``"step_count"`` and ``("next", "done")``, and uses all that
             it finds.
@@ -52,15 +52,15 @@ class EpisodeSliceSampler(WindowSampler):
         ends (torch.Tensor, optional): the flags themselves, one for each row, in place of keys: for a data set that is
             not written to. Without a flag on the last row its episode goes on at the first row.
         trajectories (torch.Tensor, optional): the ids themselves, one for each row, in place of keys.
-        fragmented (bool): whether rows of one episode may lie apart, as several writers leave them. The sampler then
+        fragmented (bool): whether rows of one episode may be apart, as several writers leave them. The sampler then
             sorts the rows by ``traj_key`` and ``step_key`` after each write, and the cost grows with the buffer.
             Defaults to False.
         strict_length (bool): False also draws episodes shorter than ``slice_len``, as one slice each; a batch then has
             fewer rows. Defaults to True.
-        pad_output (bool): whether shorter slices are filled up with their last row, so that a batch has its full size.
-            ``("collector", "mask")`` is True on rows that are no filling. Defaults to False.
-        span (bool, int or a pair of them): how many rows of a slice may lie before its episode's first row and behind
-            its last one (True: all but one). Such rows are left out of the batch, or filled. Defaults to False.
+        pad_output (bool): whether shorter slices are padded with their last row, so that a batch has its full size.
+            ``("collector", "mask")`` is False on padding. Defaults to False.
+        span (bool, int or a pair of them): how many rows of a slice may be before its episode's first row and after its
+            last one (True: all but one). Such rows are left out of the batch, or padded. Defaults to False.
         num_frames (int): for storages of single frames. Above 1, each row comes with the ``num_frames - 1`` rows before
             it (the episode's first row in place of rows from before the episode). A batch is then
             ``[num_slices * slice_len, num_frames]``, and the buffer needs the transform
@@ -70,8 +70,8 @@ class EpisodeSliceSampler(WindowSampler):
             ``("next", "truncated")``.
         init_key (NestedKey, optional): if the storage has this flag, it is set on the first row of each slice, as
             TorchRL does. Defaults to ``"is_init"``.
-        cache_values (bool): taken for TorchRL's sake, without effect: there is nothing to cache.
-        compile (bool), use_gpu (bool): TorchRL's options for its search of the whole storage; only False is taken.
+        cache_values (bool): an option of TorchRL's sampler, without effect here: there is nothing to cache.
+        compile (bool), use_gpu (bool): TorchRL's options for its search of the whole storage; only False is accepted.
 
     Raises:
         TypeError: if neither ``slice_len`` nor ``num_slices`` is given.
@@ -148,7 +148,7 @@ class EpisodeSliceSampler(WindowSampler):
         )
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor | tuple[Tensor, ...], dict[Any, Tensor]]:
-        """Draws slices; returns their storage index and the flags that the batch gets besides."""
+        """Draws slices; returns their storage index, and flags to add to the batch."""
         return self.draw(storage, batch_size)
 
     def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor | tuple[Tensor, ...], dict[Any, Tensor]]:
@@ -204,7 +204,7 @@ class EpisodeSliceSampler(WindowSampler):
         return self.strict_length and not any(self.span)
 
     def is_start(self, windows: EpisodeWindows, candidates: Tensor, slice_len: int | None = None) -> Tensor:
-        """Tells at which positions a slice can start; the earlier frames that it needs must be stored too."""
+        """Returns at which positions a slice can start; the earlier frames that it needs must be stored too."""
         slice_len = self.slice_len if slice_len is None else slice_len
         assert slice_len is not None
         if not self._is_uniform:
@@ -212,7 +212,7 @@ class EpisodeSliceSampler(WindowSampler):
         return self._is_whole(windows, candidates, slice_len)
 
     def _is_whole(self, windows: EpisodeWindows, starts: Tensor, slice_len: int) -> Tensor:
-        """Tells at which positions a slice of ``slice_len`` rows starts, with all frames that it needs."""
+        """Returns at which positions a slice of ``slice_len`` rows starts, with all frames that it needs."""
         valid = windows.valid(starts, slice_len)
         if self.num_frames > 1:
             survivors = valid.nonzero().squeeze(-1)
@@ -238,7 +238,7 @@ class EpisodeSliceSampler(WindowSampler):
         if not self.strict_length:
             lengths[rest] = torch.where(begins & (length < slice_len), length, 0)
             return lengths
-        # The slice that the row would start ends behind the episode: all of the episode's last rows must be there.
+        # The slice from this row would end after the episode: the last slice_len rows of the episode must be stored.
         time, column = windows.rows.split(starts)
         ends_late = self._is_whole(windows, windows.rows.join(time + length - slice_len, column), slice_len)
         at_end = (overhang == 0) & (length < slice_len) & (slice_len - length <= right) & ends_late
@@ -247,7 +247,7 @@ class EpisodeSliceSampler(WindowSampler):
         return lengths
 
     def _overhangs(self, slice_len: int) -> tuple[int, int]:
-        """Returns how many rows of a slice may lie before its episode and behind it."""
+        """Returns how many rows of a slice may be before its episode and after it."""
         if self._is_uniform:
             return 0, 0
         overhangs = [(slice_len - 1 if part else 0) if isinstance(part, bool) else int(part) for part in self.span]
@@ -267,9 +267,9 @@ class EpisodeSliceSampler(WindowSampler):
     def _rows_of(
         self, windows: EpisodeWindows, starts: Tensor, slice_len: int, lengths: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Lists the flat rows of slices, and which of them are no filling, ``[slices, slice_len]`` (None: all).
+        """Lists the flat rows of slices, and which of them are not padding, ``[slices, slice_len]`` (None: all).
 
-        Slices of fewer rows, which ``lengths`` tells, are filled up with their last row.
+        Slices with fewer rows, according to ``lengths``, are padded with their last row.
         """
         starts = starts if lengths is None else starts % len(windows.rows)
         positions = windows.expand(starts, slice_len, self.num_frames - 1)
@@ -287,7 +287,7 @@ class EpisodeSliceSampler(WindowSampler):
     def _draw(
         self, windows: EpisodeWindows, slice_len: int, count: int, generator: torch.Generator | None
     ) -> tuple[Tensor | None, dict[Any, Tensor]]:
-        """Draws slices; returns them (None if there are none) and the values that each row of a batch gets besides."""
+        """Draws slices; returns them (None if there are none), and other values to add to each row of the batch."""
         starts = draw_uniform(
             count,
             self._num_candidates(windows, slice_len),
@@ -348,7 +348,7 @@ class EpisodeSliceSampler(WindowSampler):
 
 
 def _edges(num_slices: int, slice_len: int, lengths: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Tells which rows are the first and the last of their slice, ``[num_slices, slice_len]`` each."""
+    """Returns which rows are the first and the last of their slice, ``[num_slices, slice_len]`` each."""
     position = torch.arange(slice_len, device=device).expand(num_slices, -1)
     return position == 0, position == (slice_len if lengths is None else lengths[:, None]) - 1
 

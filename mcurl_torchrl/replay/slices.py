@@ -47,7 +47,7 @@ class FrameView(TensorDictReplayBuffer):
         raise NotImplementedError
 
     def share_with(self, ranks: Ranks, name: str, size: int | None) -> None:
-        """Lets ranks share the batches of this reader, of ``size`` items: all draw the same, each reads its part."""
+        """Lets ranks share the batches of this reader: all draw the same ``size`` items, and each reads its part."""
         if ranks.count == 1:
             return
         if size is not None:
@@ -118,7 +118,7 @@ class FrameView(TensorDictReplayBuffer):
 
 
 class FrameSliceSampler(EpisodeSliceSampler):
-    """The sampler of :class:`FrameSlices`: it serves no other buffer, which would read rows of single frames."""
+    """The sampler of :class:`FrameSlices`; no other buffer can use it, because it would read rows of single frames."""
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Tensor]]:
         """Refuses: only the view of this sampler, which calls ``draw``, makes observations of rows."""
@@ -126,7 +126,7 @@ class FrameSliceSampler(EpisodeSliceSampler):
 
 
 class PrioritizedFrameSliceSampler(FrameSliceSampler, SliceSamplerByWeight):
-    """The same by the priorities of a frame replay's transitions.
+    """The sampler of :class:`FrameSlices` that draws slices by the priorities of the buffer's transitions.
 
     Args:
         priorities (PrioritizedTransitionSampler): the sampler of the buffer.
@@ -238,7 +238,7 @@ class FrameSlices(FrameView):
 
 
 def check_keys(keys: Sequence[NestedKey] | None, buffer: FrameReplayBuffer) -> list[NestedKey]:
-    """Returns the keys to read of each row of a slice; None stands for the pixels alone.
+    """Returns the keys to read of each row of a slice; None means the pixels only.
 
     Raises:
         TypeError: on a single key.

@@ -28,7 +28,7 @@ _TRAJ_IDS_KEY: NestedKey = ("collector", "traj_ids")
 _STEP_COUNT_KEY: NestedKey = "step_count"
 _IS_INIT_KEY: NestedKey = "is_init"
 _MASK_KEY: NestedKey = ("collector", "mask")
-# What environments and collectors write beside each step; an episode's layout holds the same.
+# Flags and numbers that environments and collectors write with each step; the stored layout has the same information.
 _MARKS: set[NestedKey] = {
     *(name for name in ("done", "terminated", "truncated", "is_init", "step_count", COLUMN_KEY)),
     *(("next", name) for name in ("done", "is_init", "step_count", COLUMN_KEY)),
@@ -53,7 +53,7 @@ class Steps:
     older_frames: Tensor
     # False for steps that are not written; None if all are.
     keep: Tensor | None = None
-    # False where ``next_frames`` is only a stand-in, because the data has no next observations; None if it has.
+    # False where ``next_frames`` is only a placeholder, because the data has no next observations; None if it has them.
     next_known: Tensor | None = None
 
     def select(self, time: int, columns: Tensor) -> Steps:
@@ -111,7 +111,7 @@ class StepReader:
         Args:
             data (TensorDictBase): the steps.
             device (torch.device): where the steps are stored.
-            valid (torch.Tensor, optional): False for steps that are no steps, of the shape of ``data``.
+            valid (torch.Tensor, optional): False for entries that are not steps, of the shape of ``data``.
 
         Raises:
             KeyError: if a key is missing.
@@ -157,7 +157,7 @@ class StepReader:
             )
         if not values[REWARD_KEY].is_floating_point():
             raise ValueError(f"{REWARD_KEY!r} must be floating point; got {values[REWARD_KEY].dtype}")
-        if not values[REWARD_KEY].isfinite().all():  # it would spoil every later update
+        if not values[REWARD_KEY].isfinite().all():  # one such reward would ruin all later updates
             first = values[REWARD_KEY][~values[REWARD_KEY].isfinite()][0]
             raise ValueError(f"{REWARD_KEY!r} must be finite; got {first.item()}")
         values[REWARD_KEY] = values[REWARD_KEY].flatten(1)[..., None]
@@ -196,7 +196,7 @@ class StepReader:
 
         Returns:
             The next observations, and where they are known: at steps that the next step of the data continues.
-            Elsewhere the newest frame stands in for the one that is missing.
+            Elsewhere the newest frame replaces the missing one.
         """
         channels = pixels.shape[2] // self.num_frames
         next_pixels = torch.cat([pixels[:, :, channels:], pixels[:, :, -channels:]], 2)
@@ -247,7 +247,7 @@ class StepReader:
         return {self.pixels_key: newest, **values}, next_newest
 
     def begins_padded(self, steps: Steps, firsts: Tensor) -> Tensor:
-        """Tells which first observations of an episode are padded, ``[firsts]``; the others lack earlier frames.
+        """Returns which first observations of an episode are padded, ``[firsts]``; the others lack earlier frames.
 
         Args:
             steps (Steps): the steps.
@@ -313,12 +313,12 @@ class StepReader:
 
 
 def _is_false(flag: Any) -> bool:
-    """Tells whether ``flag`` is a tensor of one bool that is False."""
+    """Returns whether ``flag`` is a tensor of one bool that is False."""
     return isinstance(flag, Tensor) and flag.dtype == torch.bool and flag.numel() == 1 and not flag
 
 
 def _is_like(value: Any, stored: Tensor, shape: Sequence[int]) -> bool:
-    """Tells whether ``value`` can be stored without a conversion."""
+    """Returns whether ``value`` can be stored without a conversion."""
     return (
         isinstance(value, Tensor)
         and value.shape == shape

@@ -1,4 +1,4 @@
-"""A sum tree for prioritised sampling: vectorised torch, no loop over items."""
+"""A sum tree for prioritized sampling: vectorized torch, no loop over items."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 __all__ = ["SumTree"]
 
 # Children per node. For 100k leaves a binary tree has 17 levels; with 64 children a search takes 3 steps, and each step
-# reads one row of 64 numbers for the whole batch. The number of torch calls is the cost, not the sums.
+# reads one row of 64 numbers for the whole batch. The cost is the number of torch calls, not the sums.
 _FAN_OUT = 64
 # The sum of any number of such weights is finite.
 _LARGEST = 1e200

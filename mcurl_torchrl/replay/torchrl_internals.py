@@ -1,4 +1,4 @@
-"""All that the frame replay uses of TorchRL without a public name, in one place.
+"""All private attributes of TorchRL that the frame replay uses, in one place.
 
 TorchRL has no public way to do these things: to reach the tensors of a storage without a copy, to allocate a storage
 and tell it its length, to find the oldest row of a ring, and to lock a buffer together with its prefetched batches.
@@ -46,17 +46,17 @@ __all__ = [
 
 
 def stored(storage: TensorStorage) -> Any:
-    """Returns what a storage holds, with room for all rows: no copy, and no check of the number of written rows."""
+    """Returns the stored data with room for all rows: no copy, and no check of the number of written rows."""
     return storage._storage
 
 
 def is_full(storage: Storage) -> bool:
-    """Tells whether all rows are written."""
+    """Returns whether all rows are written."""
     return bool(storage._is_full)
 
 
 def has_reader(storage: Storage) -> bool:
-    """Tells whether a buffer uses the storage."""
+    """Returns whether a buffer uses the storage."""
     return bool(storage._attached_entities)
 
 
@@ -83,15 +83,15 @@ def revision(storage: Storage) -> int:
 
 
 def empty_storage(storage: Storage) -> None:
-    """Forgets all rows."""
+    """Deletes all rows."""
     storage._empty()
 
 
 def oldest_time(storage: Storage, num_rows: int) -> int:
     """Returns the time of the oldest row of a full ring; 0 for a ring that is not full.
 
-    The cursor of the buffer's writer tells it, also after ``loads``, when the storage's own record of its last write is
-    missing or out of date. A storage without a write is a data set, which begins at row 0.
+    It is read from the cursor of the buffer's writer, because after ``loads`` the storage's own record of its last
+    write is missing or out of date. A storage to which nothing was written is a data set, which begins at row 0.
     """
     if not is_full(storage):
         return 0
@@ -108,7 +108,7 @@ def oldest_time(storage: Storage, num_rows: int) -> int:
 
 
 def generator_of(component: Any) -> torch.Generator | None:
-    """Returns the generator that a buffer gave to itself, its sampler or its storage."""
+    """Returns the generator of a buffer, of its sampler or of its storage."""
     generator: torch.Generator | None = component._rng
     return generator
 
@@ -181,5 +181,5 @@ def prefetch_limit(buffer: ReplayBuffer) -> int:
 
 
 def pins_memory(buffer: ReplayBuffer) -> bool:
-    """Tells whether batches are put in pinned memory."""
+    """Returns whether batches are put in pinned memory."""
     return bool(buffer._pin_memory)

@@ -57,7 +57,7 @@ class TransitionSampler(WindowSampler):
         raise RuntimeError(refusal(self))
 
     def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor | tuple[Tensor, ...], dict[str, Tensor]]:
-        """Draws rows; returns their storage index and the values that the batch gets besides."""
+        """Draws rows; returns their storage index, and other values to add to the batch."""
         batch_size = check_count("batch_size", batch_size)
         transitions = self.transitions(storage)
         anchors, info = self._draw(transitions, batch_size, internals.generator_of(self))
@@ -175,11 +175,11 @@ class PrioritizedTransitionSampler(PrioritizedRows, TransitionSampler):
 
 
 def bind_sampler(sampler: Any, num_frames: int, n_step: int) -> TransitionSampler:
-    """Returns the sampler of a buffer, after it got the shape of the buffer's transitions.
+    """Gives a sampler the shape of a buffer's transitions, and returns the sampler.
 
     Raises:
         TypeError: if it is not a sampler of transitions.
-        ValueError: if it serves another buffer.
+        ValueError: if another buffer uses it.
     """
     if not isinstance(sampler, TransitionSampler):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""FrameTransitions: which rows of a frame replay start an n-step transition, and reading its rewards."""
+"""FrameTransitions: finds the rows of a frame replay that start an n-step transition, and reads the transitions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FrameWindows(EpisodeWindows):
         super().__init__(rows, trajectory=self.trajectory, step=self.step, unique_ids=True, has_unwritten=True)
 
     def slices_at(self, starts: Tensor, slice_len: int) -> tuple[Tensor, Tensor]:
-        """Lists the rows of the slices that begin at flat rows, filled up behind an episode's end with its last row.
+        """Lists the rows of the slices that begin at flat rows, padded after an episode's end with its last row.
 
         Returns:
             Flat rows ``[slices, slice_len, num_frames]``, and which of these observations are part of the slice with
@@ -81,7 +81,7 @@ class FrameTransitions:
         return same.sum(-1)
 
     def valid(self, anchors: Tensor) -> Tensor:
-        """Tells which flat rows start a transition: its frames exist, and its n rewards or the episode's end too."""
+        """Returns which flat rows start a transition: its frames exist, and its n rewards or the episode's end too."""
         valid = self._trajectory[anchors] >= 0
         ahead = self.steps_ahead(anchors)
         time, column = self.rows.split(anchors)
@@ -97,8 +97,8 @@ class FrameTransitions:
         Args:
             anchors (torch.Tensor): flat rows that start a transition, ``[N]``.
             gamma (float): the discount of one step.
-            keys (sequence of NestedKey): other keys to read. A key under ``"next"`` tells what a step leads to: it is
-                read at the transition's last step, as its flags are. Any other is read at the first step.
+            keys (sequence of NestedKey): other keys to read. A key under ``"next"`` is a result of a step: it is read
+                at the transition's last step, like the flags. Any other key is read at the first step.
 
         Returns:
             The values of a batch ``[N]``; the flat rows of its observations and then of its next observations,

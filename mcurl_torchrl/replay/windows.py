@@ -81,7 +81,7 @@ class Rows:
         return self.num_rows * self.num_columns
 
     def has(self, key: NestedKey) -> bool:
-        """Tells whether the storage holds a tensor under ``key``."""
+        """Returns whether the storage holds a tensor under ``key``."""
         return isinstance(self.data.get(key, None), Tensor)
 
     def column(self, key: NestedKey) -> Tensor:
@@ -158,7 +158,7 @@ class OrderedRows(Rows):
 
 
 class EpisodeWindows:
-    """Tells which windows of consecutive rows lie inside one episode, from the keys that the storage has.
+    """Returns which windows of consecutive rows lie inside one episode, from the keys that the storage has.
 
     Row ``i`` *continues* row ``i - 1`` if no stored key contradicts it: both carry the same trajectory id, the step
     grows by one, the earlier row is not the end of an episode, and the ring's seam is not between them. A window is
@@ -204,7 +204,7 @@ class EpisodeWindows:
         return EpisodeWindows(self.rows, trajectory=self._trajectory, step=self._step, ends=self._ends, seam=seam)
 
     def valid(self, start: Tensor, length: int) -> Tensor:
-        """Tells for each flat row in ``start`` whether the ``length`` rows from there on are of one episode."""
+        """Returns for each flat row in ``start`` whether the ``length`` rows from there on are of one episode."""
         if length > self.rows.num_rows:
             return torch.zeros_like(start, dtype=torch.bool)
         valid = self._same_ends(start, length)
@@ -230,7 +230,7 @@ class EpisodeWindows:
         return same
 
     def continues(self, time: Tensor, column: Tensor) -> Tensor:
-        """Tells whether the row at ``time`` continues the episode of the row before it."""
+        """Returns whether the row at ``time`` continues the episode of the row before it."""
         here, before = self.rows.join(time, column), self.rows.join(time - 1, column)
         linked = torch.ones_like(here, dtype=torch.bool)
         if self._trajectory is not None:
@@ -248,7 +248,7 @@ class EpisodeWindows:
 
         Returns:
             The number of these rows that belong to the same episode, and whether they are complete: False if earlier
-            rows of the episode are needed but were overwritten; the number means nothing then.
+            rows of the episode are needed but were overwritten; then the number has no meaning.
         """
         time, column = self.rows.split(start)
         if length == 0:
@@ -280,7 +280,7 @@ class EpisodeWindows:
         return 1 + self.continues(time[:, None] + offsets, column[:, None]).long().cumprod(-1).sum(-1)
 
     def begins_run(self, start: Tensor, before: int) -> Tensor:
-        """Tells whether each flat row is the first of its episode that is stored together with ``before`` earlier ones.
+        """Returns whether each flat row is the first of its episode that is stored with ``before`` earlier rows.
 
         Rows from before the episode do not count: there is padding in their place.
         """

@@ -20,7 +20,8 @@ from mcurl_torchrl.replay.windows import FINAL_KEY, LAYOUT_KEYS, STEP_KEY, TRAJE
 
 __all__ = ["FrameWriter", "check_num_columns", "check_storage"]
 
-# True for columns whose newest step came without its next frame; only there if a step ever did (compact_obs=True).
+# True for columns whose newest step came without its next frame. The entry exists once such a step was written
+# (compact_obs=True).
 NEXT_UNKNOWN = "next_unknown"
 
 
@@ -98,7 +99,7 @@ class FrameWriter(Writer):
         return torch.stack(torch.unravel_index(flat, internals.stored(self.storage).shape), -1)
 
     def write_one(self, data: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Writes one step (of each column); returns as :meth:`write`."""
+        """Writes one step (of each column); returns the same as :meth:`write`."""
         written = self._write_next(data)
         return self.write(data.unsqueeze(0)) if written is None else written
 
@@ -110,7 +111,7 @@ class FrameWriter(Writer):
         Args:
             data (TensorDictBase): the steps.
             valid (torch.Tensor, optional): False for steps that are not written, of the shape of the steps.
-            columns (sequence of int, optional): the columns that the steps are of. Defaults to all.
+            columns (sequence of int, optional): the columns of the steps. Defaults to all columns.
         """
         names = None if columns is None else self._check_columns(columns)
         steps = self._check(data, valid, names)
@@ -155,7 +156,7 @@ class FrameWriter(Writer):
     def _write_kept(
         self, data: TensorDictBase, steps: Steps, state: dict[str, Tensor], names: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Writes those steps that are kept, one time after the other: each concerns the columns that have one."""
+        """Writes the steps that are kept, one time after the other, each time to the columns that have such a step."""
         assert steps.keep is not None
         names = torch.arange(len(state["written"]), device=steps.keep.device) if names is None else names
         flats, finals = [state["written"][:0]], [state["is_open"][:0]]
@@ -171,7 +172,7 @@ class FrameWriter(Writer):
 
     @staticmethod
     def _learn_next_frames(steps: Steps, time: int, dropped: Tensor, state: dict[str, Tensor], names: Tensor) -> None:
-        """Takes the frames of dropped steps where they are the missing next frames of the steps before."""
+        """Stores the frames of dropped steps as next frames, where the step before came without its next frame."""
         if steps.next_known is None or NEXT_UNKNOWN not in state or steps.traj_ids is None:
             return
         continued = dropped & state["is_open"][names] & state[NEXT_UNKNOWN][names]
@@ -363,7 +364,7 @@ class FrameWriter(Writer):
     def _write_rows(
         self, steps: Steps, plan: _Plan, state: dict[str, Tensor], columns: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Writes planned steps, of all columns or of some, and brings the state of these columns up to date."""
+        """Writes planned steps, of all columns or of some, and updates the state of these columns."""
         ring = self._ring()
         names = torch.arange(len(self.written), device=plan.cut.device) if columns is None else columns
         cut, ends, trajectory, step = plan.cut, plan.ends, plan.trajectory, plan.step
@@ -474,7 +475,7 @@ class FrameWriter(Writer):
 
 
 def check_num_columns(num_columns: int, storage: TensorStorage) -> None:
-    """Makes sure that a storage can have so many columns.
+    """Makes sure that a storage can have this number of columns.
 
     Raises:
         ValueError: if it cannot.

@@ -1,4 +1,4 @@
-"""Line charts as SVG: made in a moment, without matplotlib, in the colours of the page around them."""
+"""Line charts as SVG: drawn fast, without matplotlib, in the colors of the page around them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def line_chart(
     """Draws up to two lines over environment steps.
 
     Args:
-        name (str): what is above the chart.
+        name (str): the title of the chart.
         lines (mapping of str to list of points): by label, ``(x, y)`` in the order of x. Points that are not finite are
             left out; a label is shown where there are two.
 
@@ -59,7 +59,7 @@ def line_chart(
         parts.append(f'<polygon class="band" points="{" ".join(around)}"/>')
     for kind, points in zip(_KINDS, drawn.values(), strict=False):
         parts.append(f'<polyline class="{kind}" points="{" ".join(place(*point) for point in points)}"/>')
-        if len(points) == 1:  # which is no line yet
+        if len(points) == 1:  # one point is not a line
             across, down = place(*points[0]).split(",")
             parts.append(f'<circle class="{kind}" cx="{across}" cy="{down}" r="3"/>')
     if len(drawn) > 1:
@@ -69,14 +69,14 @@ def line_chart(
 
 
 def _thinned(points: list[Point]) -> list[Point]:
-    """Means of neighbours, where there are more points than a chart can show."""
+    """Returns means of neighboring points, if there are more points than a chart can show."""
     size = math.ceil(len(points) / _MOST_POINTS) or 1
     groups = [points[start : start + size] for start in range(0, len(points), size)]
     return [(group[-1][0], math.fsum(y for _, y in group) / len(group)) for group in groups]
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers from below the lowest to above the highest value, about four steps apart."""
+    """Returns round numbers from below the lowest to above the highest value, in about four steps."""
     if low == high:
         low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
     rough = (high - low) / 4
@@ -87,7 +87,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _frame(name: str, ticks: list[float], last: float) -> str:
-    """The name, the horizontal lines with their values, and the ends of the axis of steps."""
+    """Draws the name, the horizontal lines with their values, and the ends of the axis of steps."""
     parts = [f'<text class="name" x="4" y="16">{html.escape(name)}</text>']
     for tick in ticks:
         y = _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * (tick - ticks[0]) / (ticks[-1] - ticks[0])

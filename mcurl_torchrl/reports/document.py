@@ -1,4 +1,4 @@
-"""A report as a list of blocks, and its two renderings: Markdown, and one HTML file that needs nothing else."""
+"""A report as a list of blocks, and its two renderings: Markdown, and one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ class Bullets:
 
 @dataclass(frozen=True)
 class TableBlock:
-    """A table; its caption says what is in it. Columns of numbers are set to the right."""
+    """A table with a caption. Columns of numbers are aligned to the right."""
 
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def numeric(self, place: int) -> bool:
-        """Tells whether a column has numbers only."""
+        """Returns whether a column has numbers only."""
         cells = [row[place] for row in self.rows]
         return all(map(_NUMBER.match, cells)) and any(character.isdigit() for cell in cells for character in cell)
 
 
 @dataclass(frozen=True)
 class FigureBlock:
-    """A figure; ``name`` is its file's, ``text`` says in words what it shows."""
+    """A figure; ``name`` is the name of its file, ``text`` describes it in words."""
 
     name: str
     drawing: Drawing
@@ -75,7 +75,7 @@ class FigureBlock:
 
 @dataclass(frozen=True)
 class Embedded:
-    """A figure that is HTML, such as SVG or a video; Markdown, which cannot hold it, has its text."""
+    """A figure that is HTML, such as SVG or a video; Markdown, which cannot hold it, gets its text only."""
 
     markup: str
     text: str
@@ -125,7 +125,7 @@ def _block_to_markdown(block: Block, figures: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Keeps what is between backticks; elsewhere a < would begin HTML."""
+    """Escapes ``<``, which would begin HTML, except between backticks."""
     parts = _CODE.split(text)
     return "".join(f"`{part}`" if odd % 2 else part.replace("<", "&lt;") for odd, part in enumerate(parts))
 
@@ -177,7 +177,7 @@ def _block_to_html(block: Block) -> str:
             return "<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>"
         case FigureBlock(_, drawing, text):
             light, dark = (_data_uri(image) for image in (drawing.light, drawing.dark))
-            # A reader who prints gets the light one: paper is.
+            # Printed pages get the light image.
             return (
                 f'<figure><picture><source media="screen and (prefers-color-scheme: dark)" srcset="{dark}">'
                 f'<img src="{light}" alt="{html.escape(text)}"></picture></figure>'
@@ -198,7 +198,7 @@ def _table_to_html(table: TableBlock) -> str:
     for first, *others in table.rows:
         cells = "".join(f"<td{kind}>{_value(cell)}</td>" for cell, kind in zip(others, kinds[1:], strict=True))
         lines.append(f'<tr><th scope="row">{_inline(first)}</th>{cells}</tr>')
-    # A region that can be focused: without a mouse or a finger it could not be scrolled.
+    # A region that can be focused, so that it can be scrolled with the keyboard.
     caption = html.escape(_CODE.sub(r"\1", table.caption))
     return (
         f'<p class="caption">{_inline(table.caption)}</p>'

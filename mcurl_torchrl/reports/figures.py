@@ -37,7 +37,7 @@ class _Theme:
     colours: tuple[str, ...]
 
     def style(self, label: str, order: Sequence[str]) -> tuple[str, str]:
-        """Returns the colour and the line of a method; lines change where colours come round again."""
+        """Returns the color and the line style of a method; when the colors repeat, the line style changes."""
         index = order.index(label)
         return self.colours[index % len(self.colours)], _LINES[index // len(self.colours) % len(_LINES)]
 
@@ -64,9 +64,9 @@ class Curve:
     """The learning curves of a method on a task.
 
     Args:
-        steps (list of int): where all of its finished runs were evaluated.
-        returns (list of lists): the mean return of each run at each of these, ``[seeds][steps]``.
-        unfinished (list): of each run under way, its points ``(step, return)`` so far.
+        steps (list of int): the steps at which all of its finished runs were evaluated.
+        returns (list of lists): the mean return of each run at each of these steps, ``[seeds][steps]``.
+        unfinished (list): for each unfinished run, its points ``(step, return)`` so far.
     """
 
     steps: Sequence[int] = ()
@@ -83,15 +83,15 @@ def draw_curves(
 ) -> Drawing:
     """Draws learning curves: the mean over seeds, its 95 % interval as a band, and each seed as a thin line.
 
-    There is no band for fewer than three seeds. Runs under way are dashed and count in no mean.
+    There is no band for fewer than three seeds. Unfinished runs are dashed, and are not part of the mean.
 
     Args:
         curves (mapping of str to Curve): by method.
 
     Keyword Args:
-        title (str): what is above the axes.
-        reference (mapping of str to tuple, optional): other people's results, at ``(env_steps, value)``.
-        order (list of str): all methods of the report, so that each has one colour in all of its figures. Defaults to
+        title (str): the text above the axes.
+        reference (mapping of str to tuple, optional): published results, at ``(env_steps, value)``.
+        order (list of str): all methods of the report, so that each has one color in all of its figures. Defaults to
             the methods of this figure.
 
     Examples:
@@ -119,7 +119,7 @@ def draw_curves(
         axes.yaxis.set_major_formatter(lambda v, _: short_number(v) if abs(v) >= 10_000 else f"{v:,.4g}")
         axes.set_xlabel("environment steps")
         axes.set_ylabel("return")
-        _dress(axes, theme, title)
+        _style_axes(axes, theme, title)
         _add_legend(figure, axes, theme)
 
     return _draw(draw, height=3.3 + 0.09 * (len(curves) + len(reference or {})))
@@ -143,7 +143,7 @@ def draw_profiles(
         axes.set_xlim(places.min(), places.max())
         axes.set_xlabel(x_label)
         axes.set_ylabel("fraction of runs above")
-        _dress(axes, theme, "Performance profiles")
+        _style_axes(axes, theme, "Performance profiles")
         _add_legend(figure, axes, theme)
 
     return _draw(draw, height=3.2 + 0.09 * len(profiles))
@@ -162,9 +162,9 @@ def draw_estimates(
         panels (mapping): quantity to label to estimate; all panels have the same labels.
 
     Keyword Args:
-        columns (int): how many panels stand side by side. Defaults to 2.
-        neutral (float, optional): where to draw a line that means "no difference", on an axis of probabilities; then
-            all have one colour. Defaults to none.
+        columns (int): the number of panels in a row. Defaults to 2.
+        neutral (float, optional): the place of a line that means "no difference", on an axis of probabilities; then all
+            labels have one color. Defaults to None.
         order (list of str): as in :func:`draw_curves`.
     """
     columns = min(columns, len(panels))
@@ -188,7 +188,7 @@ def draw_estimates(
             axes.set_ylim(-0.6, len(labels) - 0.4)
             axes.set_yticks(range(len(labels)), [_wrap(label) for label in reversed(labels)])
             axes.locator_params(axis="x", nbins=3)
-            _dress(axes, theme, quantity, title_size=9.5)
+            _style_axes(axes, theme, quantity, title_size=9.5)
             if place % columns:
                 axes.set_yticklabels([])
 
@@ -218,7 +218,7 @@ def _draw(draw: Callable[[Figure, _Theme], None], *, height: float) -> Drawing:
 
 
 def _draw_curve(axes: Axes, label: str, curve: Curve, style: tuple[str, str]) -> list[float]:
-    """Draws a method's curve; returns the heights of its lines, which the axes have to show."""
+    """Draws a method's curve; returns the heights of its points, which the axes have to show."""
     colour, line = style
     heights = [value for run in curve.returns for value in run]
     for run in curve.returns:
@@ -248,7 +248,7 @@ def _band(estimates: Sequence[Estimate]) -> tuple[Array, Array] | None:
 
 
 def _set_height(axes: Axes, heights: Sequence[float]) -> None:
-    """Shows all lines. A band may be cut off: with three seeds it can be far wider than the seeds are apart."""
+    """Sets the height of the axes to show all lines. A band may be cut off: with three seeds it can be very wide."""
     if not heights:
         return
     low, high = min(heights), max(heights)
@@ -256,7 +256,7 @@ def _set_height(axes: Axes, heights: Sequence[float]) -> None:
     axes.set_ylim(0 if low >= 0 else low - room, high + room)
 
 
-def _dress(axes: Axes, theme: _Theme, title: str, *, title_size: float = 11) -> None:
+def _style_axes(axes: Axes, theme: _Theme, title: str, *, title_size: float = 11) -> None:
     axes.set_facecolor(theme.page)
     axes.set_title(title, fontsize=title_size, color=theme.text, loc="left", pad=7, fontweight="bold")
     axes.xaxis.label.set(color=theme.quiet, fontsize=9)
@@ -288,7 +288,7 @@ def _add_legend(figure: Figure, axes: Axes, theme: _Theme) -> None:
 
 
 def _span(estimates: Iterable[Estimate]) -> tuple[float, float]:
-    """Returns where an axis begins and ends: never so near that hardly any difference looks large."""
+    """Returns the ends of an axis, which are far enough apart that a tiny difference does not look large."""
     ends = [end for e in estimates for end in (e.value, e.low, e.high) if end is not None]
     middle, reach = (min(ends) + max(ends)) / 2, 0.6 * (max(ends) - min(ends))
     return middle - max(reach, _NEAREST), middle + max(reach, _NEAREST)

@@ -1,4 +1,4 @@
-"""run.html: one run on one page, which needs nothing else."""
+"""run.html: a self-contained page about one run."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from mcurl_torchrl.training.tables import read
 __all__ = ["write_run_page"]
 
 _LARGEST_VIDEO = 4_000_000  # bytes; a page should open at once
-# The metrics that are drawn, with what they tell; others that a run has follow by name. Two in a row share a chart.
+# The metrics that are drawn first, each with an explanation; the other metrics of a run follow. Names in one tuple
+# share a chart.
 _METRICS: dict[tuple[str, ...], str] = {
-    ("loss_qvalue",): "The critic's loss. It may grow while the return grows: values grow.",
+    ("loss_qvalue",): "The critic's loss. It may grow while the return grows, because values grow.",
     ("loss_value",): "The loss of the values.",
     ("loss_auxiliary",): "The auxiliary task's loss.",
     ("contrastive_accuracy", "contrastive_accuracy_zeroed"): (
-        "How often a reconstruction is closest to its own key: at all hidden observations, and at those that were "
-        "zeroed, where only the neighbours in time can tell."
+        "How often a reconstruction is closest to its own key: at all hidden observations, and at zeroed observations, "
+        "which only their neighbors in time can reconstruct."
     ),
-    ("q_mean",): "The mean value. Far above what an episode can give, values diverge.",
+    ("q_mean",): "The mean value. If it is far above the return of any episode, values diverge.",
     ("latent_rank",): "The effective rank of the latents. A rank of 1 or 2 is a collapse.",
     ("entropy",): "The policy's entropy.",
     ("alpha",): "SAC's entropy coefficient.",
@@ -40,9 +41,9 @@ _NOT_DRAWN = ("step", "env_steps", "seconds", "milliseconds_", "episode_return",
 def write_run_page(directory: str | Path) -> Path:
     """Writes ``run.html`` into a run directory: the curve, the newest video, the losses, the settings.
 
-    The page is one file without scripts, for phone and desktop, light and dark. It is made in a moment from
-    ``eval.csv``, ``metrics.csv``, ``result.json``, ``manifest.json`` and ``config.yaml``; what is missing is left out,
-    so that it can be written at each evaluation and once more at the end.
+    The page is one file without scripts, for phone and desktop, light and dark. It is made fast from ``eval.csv``,
+    ``metrics.csv``, ``result.json``, ``manifest.json`` and ``config.yaml``; missing files are left out, so that the
+    page can be written at each evaluation and once more at the end.
 
     Args:
         directory (str or Path): the run directory.
@@ -66,7 +67,7 @@ def write_run_page(directory: str | Path) -> Path:
     """
     folder = Path(directory)
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is no run directory")
+        raise FileNotFoundError(f"{folder} is not a run directory")
     result, manifest = _json(folder / "result.json"), _json(folder / "manifest.json")
     blocks: list[Block] = [*_summary(folder, result, manifest), *_evaluations(folder), *_metrics(folder)]
     config = folder / "config.yaml"
@@ -86,7 +87,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _summary(folder: Path, result: dict[str, Any], manifest: dict[str, Any]) -> Iterator[Block]:
-    """What was run, how far it is, and what came out."""
+    """Yields a table of the command, the progress and the results of the run."""
     evaluations = read_evaluations(folder / "eval.csv") if (folder / "eval.csv").is_file() else []
     rows = [["state", "finished" if result.get("finished") else "under way, or stopped"]]
     if evaluations:
@@ -107,7 +108,7 @@ def _summary(folder: Path, result: dict[str, Any], manifest: dict[str, Any]) -> 
 
 
 def _evaluations(folder: Path) -> Iterator[Block]:
-    """The curve and the newest video."""
+    """Yields the curve and the newest video."""
     evaluations = read_evaluations(folder / "eval.csv") if (folder / "eval.csv").is_file() else []
     if not evaluations:
         return
@@ -117,7 +118,7 @@ def _evaluations(folder: Path) -> Iterator[Block]:
     yield Embedded(
         curve, "Line: mean of the evaluation episodes; band: lowest to highest. These are episodes, not seeds."
     )
-    # By the number in the name: a copied run keeps no times.
+    # By the number in the name: copied files do not keep their times.
     videos = sorted((folder / "videos").glob("env_steps_*.mp4"), key=lambda path: int(path.stem.rpartition("_")[2]))
     if videos and videos[-1].stat().st_size <= _LARGEST_VIDEO:
         data = base64.b64encode(videos[-1].read_bytes()).decode()
@@ -128,7 +129,7 @@ def _evaluations(folder: Path) -> Iterator[Block]:
 
 
 def _metrics(folder: Path) -> Iterator[Block]:
-    """A chart for each metric that the run has."""
+    """Yields a chart for each metric of the run."""
     path = folder / "metrics.csv"
     columns: dict[str, list[Point]] = {}
     for row in read(path) if path.is_file() else []:
@@ -147,5 +148,5 @@ def _metrics(folder: Path) -> Iterator[Block]:
 
 
 def _label(name: str, names: tuple[str, ...]) -> str:
-    """How a line is called beside others: by what only its own name has."""
+    """Returns the label of a line: in a chart of several lines, the part of its name after the first line's name."""
     return name.removeprefix(names[0]).strip("_") or "all" if len(names) > 1 else name

@@ -1,8 +1,8 @@
-"""What to say of scores from few runs: aggregates over tasks, their uncertainty, and comparisons of two methods.
+"""Statistics of scores from few runs: aggregates over tasks, their uncertainty, and comparisons of two methods.
 
 The definitions are those of "Deep RL at the Edge of the Statistical Precipice" (https://arxiv.org/abs/2108.13264).
 Scores are a list with one array for each task; the runs (seeds) are an array's last dimension. Tasks may have different
-numbers of runs. Dimensions before the last one are a batch: this is how a bootstrap is one call instead of thousands.
+numbers of runs. Dimensions before the last one are a batch, so that a bootstrap is one call instead of thousands.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 Array = NDArray[np.float64]
 Scores = Sequence[Array]
 
-FEWEST_SEEDS = 3  # for an interval: two runs say next to nothing about how far apart runs are
+FEWEST_SEEDS = 3  # for an interval: two runs say almost nothing about the spread of runs
 LEVEL = 0.95
 _TRIMMED = 0.25  # of the scores, on each side
 _MOST_CELLS = 2_000_000  # scores held at a time while resampling
@@ -45,7 +45,7 @@ _MOST_CELLS = 2_000_000  # scores held at a time while resampling
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval; without one, where there are too few seeds for it."""
+    """A number with its 95 % interval, or without an interval if there are too few seeds."""
 
     value: float
     low: float | None = None
@@ -89,7 +89,7 @@ def median_of_tasks(scores: Scores) -> Array:
 
 
 def optimality_gap(scores: Scores, *, gamma: float = 1.0) -> Array:
-    """Returns by how much all runs fall short of ``gamma`` on average; what is above counts as ``gamma``.
+    """Returns how far runs are below ``gamma`` on average; scores above ``gamma`` count as ``gamma``.
 
     Examples:
         >>> import numpy as np
@@ -153,7 +153,7 @@ def estimate_aggregates(
     """Returns all :data:`AGGREGATES`, with intervals by the stratified bootstrap.
 
     Seeds are drawn with replacement within each task; the interval is from the 2.5th to the 97.5th percentile of the
-    aggregates of what was drawn. The tasks are taken as given: it says what other seeds would do, not other tasks.
+    aggregates of the drawn seeds. The tasks are fixed: the interval covers other seeds, not other tasks.
 
     Args:
         scores (list of arrays): one ``[runs]`` for each task.
@@ -244,9 +244,9 @@ def estimate_improvement(
 def _intervals(
     groups: Sequence[Scores], statistic: Callable[..., Array], repetitions: int, seed: int, *, cells: int
 ) -> NDArray[np.float64] | None:
-    """Returns the lower and the upper end of a statistic's interval, None where seeds are too few.
+    """Returns the lower and the upper end of a statistic's interval, None if there are too few seeds.
 
-    One repetition takes memory for ``cells`` numbers; no more of them are made at a time than fit.
+    One repetition takes memory for ``cells`` numbers; this limits the number of repetitions at a time.
     """
     check_count("repetitions", repetitions)
     if min(len(task) for tasks in groups for task in tasks) < FEWEST_SEEDS:
@@ -279,9 +279,9 @@ def _with_intervals(values: Array, intervals: NDArray[np.float64] | None) -> lis
 def mean_over_seeds(scores: ArrayLike) -> Estimate:
     """Returns the mean of a task's runs with Student's interval.
 
-    With few seeds a bootstrap is too sure of itself: it stays between the lowest and the highest of n runs, an interval
-    that misses the median of what runs would give in 2 of 2^n cases, 25 % with three seeds. Student's interval is exact
-    for scores that are normally distributed, also with three.
+    With few seeds a bootstrap interval is too narrow: it is between the lowest and the highest of n runs, and this
+    range misses the median of the distribution of runs in 2 of 2^n cases, 25 % with three seeds. Student's interval is
+    exact for scores that are normally distributed, also with three seeds.
 
     Args:
         scores (array): ``[runs]``.
@@ -301,7 +301,7 @@ def mean_over_seeds(scores: ArrayLike) -> Estimate:
 
 
 def difference_of_means(ours: ArrayLike, theirs: ArrayLike, *, paired: bool) -> Estimate:
-    """Returns by how much the mean of our runs is higher than that of theirs, with Student's interval.
+    """Returns the mean of our runs minus the mean of theirs, with Student's interval.
 
     Args:
         ours (array): ``[runs]`` of one task.
@@ -319,7 +319,7 @@ def difference_of_means(ours: ArrayLike, theirs: ArrayLike, *, paired: bool) -> 
     x, y = _check([ours, theirs])
     if paired:
         if len(x) != len(y):
-            raise ValueError(f"paired=True with {len(x)} of our runs and {len(y)} of theirs; they must be as many")
+            raise ValueError(f"paired=True with {len(x)} of our runs and {len(y)} of theirs; the numbers must be equal")
         return mean_over_seeds(x - y)
     fewest = min(len(x), len(y))
     value = float(x.mean() - y.mean())

@@ -1,4 +1,4 @@
-"""How a report looks in a browser: by day, by night, on a phone, on paper."""
+"""The style of a report in a browser: light and dark pages, phones and paper."""
 
 from __future__ import annotations
 

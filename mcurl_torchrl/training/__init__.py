@@ -1,4 +1,4 @@
-"""Around the training loop: seeds, episodes, evaluation, checkpoints, logging; policies out of a run."""
+"""Tools for training loops: seeds, episodes, evaluation, checkpoints, logging; and the policies of finished runs."""
 
 from mcurl_torchrl.training.allocator import keep_freed_pages
 from mcurl_torchrl.training.batches import Batches

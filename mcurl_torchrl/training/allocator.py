@@ -13,8 +13,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 def keep_freed_pages() -> bool:
     """Tells glibc to keep large blocks of freed memory for the next allocation; returns whether it does.
 
-    Batches of pixels are tens of megabytes. By default glibc maps such blocks anew each time, and the kernel clears
-    every page of them: on a CPU this can be half of the time of an update. Only Linux with glibc has this setting.
+    Batches of pixels are tens of megabytes. By default glibc asks the kernel for such blocks each time, and the kernel
+    clears every page of them: on a CPU this can be half of the time of an update. Only Linux with glibc has this
+    setting.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,4 +1,4 @@
-"""Batches: what each update learns from, drawn when it is needed, or by a thread during the updates before."""
+"""Batches: the data of each update, drawn when it is needed, or by a thread during the updates before."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ Drawn = tuple[TensorDictBase, TensorDictBase]
 
 
 class Batches:
-    """Draws the batch of RL and the views of the auxiliary task for each update, if asked some updates ahead.
+    """Draws the batch of RL and the views of the auxiliary task for each update, optionally some updates ahead.
 
-    With ``ahead=N`` a thread draws for update k while update k - N is computed. The order is fixed: it sees the steps
-    that were written before update k - N, and the priorities (and the ``beta`` of their weights) that were set before
-    it. What the first N updates need is drawn before the first of them. The thread lives inside :meth:`drawing` only:
-    nothing is drawn while the buffer is written or saved.
+    With ``ahead=N`` a thread draws for update k while update k - N is computed. The order is fixed: the thread sees the
+    steps that were written before update k - N, and the priorities (and the ``beta`` of their weights) that were set
+    before it. The data of the first N updates is drawn before the first update. The thread runs inside :meth:`drawing`
+    only: nothing is drawn while the buffer is written or saved.
 
-    Then all random numbers of sampling come from a generator of its own, which is part of the state: they do not depend
-    on when the thread runs. With ``ahead=0`` they come from where they came from before, torch's global generator.
+    With ``ahead``, all random numbers of sampling come from one separate generator, which is part of the state: they do
+    not depend on when the thread runs. With ``ahead=0`` the buffer and the transforms keep their generators, by default
+    torch's global one.
 
     Args:
         buffer (FrameReplayBuffer): the replay.
-        task (AuxiliaryTask): the task, whose ``sample`` must not read networks: they move meanwhile.
+        task (AuxiliaryTask): the task, whose ``sample`` must not read networks: updates change them at the same time.
 
     Keyword Args:
-        device (torch.device): where the batch of RL is needed.
-        rl_reads (bool): whether RL learns from the batch; PPO does not. If no one reads it, it is not drawn: it is an
-            empty tensordict. Defaults to True.
+        device (torch.device): the device for the batch of RL.
+        rl_reads (bool): whether RL learns from the batch; PPO does not. If neither RL nor the task reads the batch, it
+            is not drawn: it is an empty tensordict. Defaults to True.
         ahead (int): N. One is enough to hide the time of sampling behind that of an update. Defaults to 0: no thread.
         seed (int): of the generator. Defaults to 0.
 
@@ -94,10 +95,10 @@ class Batches:
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Draws for a later update while the program does what is inside, with ``ahead``; ends when both are done.
+        """Draws for a later update while the block runs, if ``ahead`` is above 0; ends when both are done.
 
         Raises:
-            Exception: the error of the draw, if what is inside had none.
+            Exception: the error of the draw, if the block raised none.
         """
         if not self.ahead:
             yield
@@ -112,7 +113,7 @@ class Batches:
         return batch, self.task.sample(batch)
 
     def _draw_checked(self) -> Drawn:
-        """Draws without a thread, and sees that no number comes from the generator that updates use meanwhile."""
+        """Draws without a thread, and checks that no number comes from torch's global generator, which updates use."""
         before = torch.get_rng_state()
         drawn = self._draw()
         if not torch.equal(before, torch.get_rng_state()):
@@ -135,11 +136,11 @@ class Batches:
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def components(self) -> dict[str, Batches]:
-        """Returns what a resumed run needs: nothing without ``ahead``."""
+        """Returns the object whose state a resumed run needs: none without ``ahead``."""
         return {"batches": self} if self.ahead else {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of the generator, and what is drawn and not used yet."""
+        """Returns the state of the generator, and the batches that are drawn and not used yet."""
         drawn = [
             (_packed(batch), None if views is batch else _packed(views))  # some tasks take their views from the batch
             for batch, views in self._drawn
@@ -147,7 +148,7 @@ class Batches:
         return {"generator": self.generator.get_state(), "drawn": drawn}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a saved state."""
+        """Continues from a saved state."""
         self.generator.set_state(state["generator"])
         self._drawn.clear()
         for packed, packed_views in state["drawn"]:

@@ -45,7 +45,7 @@ _REPLAY_MANIFEST = re.compile(rf"\.?({_REPLAY_NAME.pattern})\.json(\.part)?")
 
 
 class CheckpointNotSaved(OSError):
-    """A checkpoint could not be written, mostly for lack of room; the earlier ones are whole and training can go on.
+    """A checkpoint could not be written, mostly because the disk is full; earlier checkpoints are whole.
 
     Args:
         error (OSError): the cause.
@@ -176,7 +176,7 @@ class Checkpoints:
     def _write(self, path: Path, content: bytes, replay: FrameReplayBuffer | None, name: str) -> None:
         unwritten = [len(content)]
 
-        def save_replay() -> None:  # last, when all that can fail at less cost is written
+        def save_replay() -> None:  # last: it takes the longest, and should not run in vain
             unwritten.clear()
             if replay is not None:
                 replay.dumps(self.replay_directory, name=name)
@@ -262,7 +262,7 @@ class Checkpoints:
         raise CheckpointNotRestored(f"no checkpoint in {self.directory} can be restored:{listed}")
 
     def _warn_of_damage(self, older: Iterable[Path]) -> None:
-        """Warns about older checkpoints that are damaged: nobody should rely on them."""
+        """Warns about older checkpoints that are damaged and cannot be used."""
         for path in older:
             try:
                 _read_states(_read_header(path), set())
@@ -348,11 +348,11 @@ def _read_header(path: Path) -> SavedCheckpoint:
     if path.is_dir() and not path.is_symlink():
         raise _Damaged(f"{path} is a folder, the format of version 1; this release reads files of version {_VERSION}")
     if path.is_symlink() or not path.is_file():  # A link may lead elsewhere, and a pipe would keep the reader waiting.
-        raise _Damaged(f"{path} is no regular file")
+        raise _Damaged(f"{path} is not a regular file")
     with open(path, "rb") as file:
         form, version, digest, text = (file.readline().rstrip(b"\n").split(b" ", 3) + [b""] * 3)[:4]
     if form != _FORMAT.encode():
-        raise _Damaged(f"{path} is no checkpoint of this program (it does not begin with {_FORMAT!r})")
+        raise _Damaged(f"{path} is not a checkpoint of this program (it does not begin with {_FORMAT!r})")
     if version != str(_VERSION).encode():
         raise _Damaged(f"{path} has format version {version.decode(errors='replace')!r}; this release reads {_VERSION}")
     if hashlib.sha256(text).hexdigest().encode() != digest:
@@ -364,7 +364,7 @@ def _read_header(path: Path) -> SavedCheckpoint:
         if saved.replay is not None and not _REPLAY_NAME.fullmatch(saved.replay):
             raise ValueError(f"it names the replay {saved.replay!r}")
     except (TypeError, ValueError, RecursionError) as error:
-        raise _Damaged(f"{path} is no checkpoint of this program: {error}") from None
+        raise _Damaged(f"{path} is not a checkpoint of this program: {error}") from None
     return saved
 
 

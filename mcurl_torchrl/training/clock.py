@@ -52,7 +52,7 @@ class Clock:
 
     @contextlib.contextmanager
     def timed(self, part: str) -> Iterator[None]:
-        """Adds the time inside to a part."""
+        """Adds the time of the block to a part."""
         begin = time.perf_counter()
         yield
         seconds = time.perf_counter() - begin

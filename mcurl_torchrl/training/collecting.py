@@ -30,7 +30,7 @@ class InlineSource:
 
     Keyword Args:
         seed (int): the run's seed.
-        observation_key (str): the observation that the actions are chosen by. Defaults to ``"pixels"``.
+        observation_key (str): the key of the observation for which actions are chosen. Defaults to ``"pixels"``.
 
     Examples:
         >>> import torch
@@ -70,11 +70,11 @@ class InlineSource:
 
     @property
     def last_return(self) -> float | None:
-        """The return of the last episode that ended; of several environments, the mean over them."""
+        """The return of the last episode that ended; with several environments, the mean over them."""
         return self._streams.last_return
 
     def collect(self, step: int) -> None:
-        """Takes the steps that the buffer has to have at an agent step; each agent step calls this once, in turn.
+        """Takes the steps that the buffer must have at an agent step; call it once for each agent step, in order.
 
         Raises:
             EnvironmentFailed: if an environment raises an error, or gives a reward that is not finite.

@@ -16,7 +16,7 @@ from mcurl_torchrl.files import replacing
 
 __all__ = ["COLOURS", "plot_learning_curve", "score_text", "short_number"]
 
-# The colours of Okabe and Ito, which colour-blind readers can tell apart; the blue first.
+# The colors of Okabe and Ito, which color-blind readers can tell apart; blue first.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _TEXT, _QUIET, _GRID = "#222222", "#6b6b6b", "#e4e4e4"
 _REFERENCE_MARKERS = ("D", "s", "^", "v")
@@ -46,7 +46,7 @@ def plot_learning_curve(
         title (str): the text above the axes.
         x_label (str): defaults to ``"environment steps"``.
         y_label (str): defaults to ``"return"``.
-        reference (mapping of str to tuple, optional): other results to compare with, each drawn quietly at
+        reference (mapping of str to tuple, optional): other results to compare with, each drawn in gray at
             ``(env_steps, value)``.
 
     Raises:

@@ -23,7 +23,7 @@ class EnvironmentFailed(RuntimeError):
 
 
 class ReplayedDifferently(RuntimeWarning):
-    """An environment, given the same seed and actions, came to another observation; a new episode begins."""
+    """An environment, given the same seed and actions, reached another observation; a new episode begins."""
 
 
 class EpisodeStream:
@@ -33,20 +33,20 @@ class EpisodeStream:
     episode is that number and the actions so far: :meth:`load_state_dict` resets the environment to the same seed and
     takes the same actions again, and no simulator has to save its state.
 
-    An environment whose episodes may be parts of one game, as with Atari's lives, says so by ``env.starts_new_game``:
-    while it is False the next episode goes on where the last one ended and gets no seed. The state is then the number
-    of the game's first episode and all actions since.
+    An environment whose episodes may be parts of one game, as with Atari's lives, has ``env.starts_new_game``: while it
+    is False the next episode continues where the last one ended and gets no seed. The state is then the number of the
+    game's first episode and all actions since.
 
-    A TorchRL collector is not used here: it has no access to such state, and resets once more than it shows.
+    A TorchRL collector is not used here: it has no access to such state, and resets once more than its steps show.
 
     Args:
         env (EnvBase): one environment, without batch dimensions.
 
     Keyword Args:
         seed (int): the run's seed.
-        observation_key (str): the observation that the actions are chosen by. Defaults to ``"pixels"``.
+        observation_key (str): the key of the observation for which actions are chosen. Defaults to ``"pixels"``.
         ranks (Ranks): the ranks that learn from the steps. The first one steps its environment and sends each step to
-            the others, whose environments stand still. Defaults to one process.
+            the others, which do not step their environments. Defaults to one process.
 
     Examples:
         >>> import torch
@@ -72,7 +72,7 @@ class EpisodeStream:
         self._root: TensorDictBase | None = None
 
     def step(self, choose: Callable[[Tensor], Tensor]) -> TensorDictBase:
-        """Takes the action that ``choose`` returns for the observation; returns and raises as :meth:`take` does."""
+        """Takes the action that ``choose`` returns for the observation; result and errors are those of :meth:`take`."""
 
         def take(_: Callable[[], None]) -> tuple[TensorDictBase, float | None]:
             return self.take(choose(self.observe())), self.last_return
@@ -81,7 +81,7 @@ class EpisodeStream:
         return step
 
     def observe(self) -> Tensor:
-        """Returns the observation that the next action is for, after a reset where an episode has ended.
+        """Returns the observation for the next action, after a reset if the last episode has ended.
 
         Raises:
             EnvironmentFailed: if the environment raises an error.
@@ -91,9 +91,9 @@ class EpisodeStream:
         return self._observation()
 
     def begin(self, episode: int) -> None:
-        """Starts the episode of a number at once, from its own seed, as a new game.
+        """Starts the episode with a given number at once, from its own seed, as a new game.
 
-        For several streams that share the numbers; a single stream counts by itself.
+        This is for several streams that share the numbers; a single stream counts its episodes itself.
 
         Raises:
             EnvironmentFailed: if the environment raises an error.
@@ -116,7 +116,7 @@ class EpisodeStream:
         return self._must_start_anew or getattr(self.env, "starts_new_game", True)
 
     def take(self, action: Tensor) -> TensorDictBase:
-        """Takes an action after :meth:`observe`; returns the step as TorchRL lays it out, with its ``"next"``.
+        """Takes an action after :meth:`observe`; returns the step in TorchRL's layout, with its ``"next"``.
 
         Raises:
             RuntimeError: if no episode is under way.
@@ -151,7 +151,7 @@ class EpisodeStream:
         return self._root.get(self.observation_key)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the episode's number, its game's actions so far and, to compare, the present observation."""
+        """Returns the episode's number, its game's actions so far and, for comparison, the current observation."""
         under_way = self._root is not None
         needed = under_way or not self._starts_new_game()
         return {
@@ -166,7 +166,7 @@ class EpisodeStream:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Brings the environment to the saved state.
 
-        If the environment comes to another state, warns with :class:`ReplayedDifferently`; the next step then begins a
+        If the environment reaches another state, warns with :class:`ReplayedDifferently`; the next step then begins a
         new episode. So a run can also be resumed in an environment that is not deterministic.
         """
         if not self.ranks.leads:
@@ -176,9 +176,9 @@ class EpisodeStream:
         self._root, self.episode, self._actions, self._must_start_anew = None, state["episode"], [], True
         if len(state["actions"]) or state["observation"] is not None:
             try:
-                reason = "" if self._comes_to(state) else "went another way: this environment is not deterministic"
+                reason = "" if self._comes_to(state) else "reached another state: the environment is not deterministic"
             except EnvironmentFailed as error:
-                reason = f"did not get there: {error}"
+                reason = f"failed: {error}"
             if reason:
                 self._root, self.episode, self._must_start_anew = None, state["episode"], True
                 message = f"episode {state['episode']}, given its seed and its {len(state['actions'])} actions again"
@@ -187,7 +187,7 @@ class EpisodeStream:
         self.last_return = state["last_return"]
 
     def _comes_to(self, state: dict[str, Any]) -> bool:
-        """Takes a game's actions again; tells whether that leads to the same observation."""
+        """Takes a game's actions again; returns whether they lead to the same observation."""
         observation, self.episode = state["observation"], state["first_episode"] - 1
         for action in state["actions"]:
             self.observe()
@@ -202,7 +202,7 @@ class EpisodeStream:
 
 
 def _with_finite_reward(step: TensorDictBase) -> TensorDictBase:
-    # In the replay buffer it would spoil every later update, and every checkpoint.
+    # In the replay buffer, a reward that is not finite would ruin all later updates and checkpoints.
     reward = float(step["next", "reward"])
     if not math.isfinite(reward):
         raise ValueError(f"its reward is {reward}; it must be finite")

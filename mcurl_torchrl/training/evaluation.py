@@ -37,9 +37,9 @@ class Evaluation:
 
     Args:
         returns (list of float), lengths (list of int): of each episode.
-        frames (list of Tensor): what the agent saw last at each step of the first episode.
-        screens (list of array): what the environment draws for people at these steps; none where it draws nothing.
-        steps_per_second (float, optional): how many steps there are in a second of the environment's own time.
+        frames (list of Tensor): the newest frame of the agent's observation at each step of the first episode.
+        screens (list of array): the pictures that the environment renders at these steps; empty if it renders none.
+        steps_per_second (float, optional): the number of steps in a second of the environment's own time.
     """
 
     returns: list[float]
@@ -49,7 +49,7 @@ class Evaluation:
     steps_per_second: float | None = None
 
     def film(self) -> Iterable[Any]:
-        """Returns the pictures of a video: the screen beside what the agent saw, or the latter alone."""
+        """Returns the pictures of a video: the screen beside the agent's frame, or the agent's frame alone."""
         return side_by_side(self.screens, self.frames) if self.screens else self.frames
 
     @property
@@ -73,9 +73,9 @@ def evaluate(
 ) -> Evaluation:
     """Plays whole episodes, each from its own seed, as many at a time as there are environments.
 
-    An environment whose episode has ended begins the next episode of all. The course of an episode follows from its
-    number and from ``act`` alone: more environments are faster, if ``act`` is, and give the same returns as one. (A
-    network may round a row of a large batch otherwise than a single row, and then choose another action.)
+    An environment whose episode has ended begins the next of the remaining episodes. An episode depends only on its
+    number and on ``act``: several environments give the same returns as one, and are faster if ``act`` is faster for
+    batches. (A network may round a row of a large batch differently from a single row, and then choose another action.)
 
     If ``act`` draws no random numbers, the global generators of torch, numpy and Python stay as they are.
 
@@ -87,16 +87,16 @@ def evaluate(
 
     Keyword Args:
         episodes (int): the number of episodes.
-        seed (int): the seed that the seeds of all episodes follow from.
+        seed (int): the seed from which the seeds of all episodes are derived.
         num_frames (int): how many frames an observation stacks; a video shows the newest. Defaults to 1.
         record (bool): whether to keep the frames of the first episode, 2,000 at most, and the screens beside them,
             where the environment has ``rendered_screen()``. Defaults to False.
         observation_key (str): the observation that ``act`` gets. Defaults to ``"pixels"``.
-        epsilon (float): the probability of a uniformly random action in place of that of ``act``, drawn by a generator
-            of the episode's own; for :class:`~torchrl.data.Categorical` and :class:`~torchrl.data.OneHot` actions.
+        epsilon (float): the probability of a uniformly random action instead of the action of ``act``; each episode has
+            its own generator. For :class:`~torchrl.data.Categorical` and :class:`~torchrl.data.OneHot` actions.
             Defaults to 0.
-        on_episode (callable, optional): called when an episode ends, with the number of ended ones and its return.
-        stop (callable, optional): asked before each step; the evaluation ends where it returns True.
+        on_episode (callable, optional): called when an episode ends, with the number of ended episodes and its return.
+        stop (callable, optional): called before each step; the evaluation stops if it returns True.
 
     Returns:
         Returns and lengths by the numbers of the episodes, not in the order in which they ended.
@@ -105,7 +105,7 @@ def evaluate(
         EnvironmentFailed: if an environment raises an error, or gives a reward that is not finite.
         EvaluationStopped: if ``stop`` returns True.
         ValueError: if there is no environment or one of them twice, if ``act`` gives actions of another shape, or if
-            ``epsilon`` is no probability or the actions are of another kind.
+            ``epsilon`` is not a probability or the actions are of another kind.
 
     Examples:
         >>> import torch
@@ -160,13 +160,13 @@ def evaluate(
 
 
 def _draw(env: EnvBase) -> np.ndarray | None:
-    """Returns the picture of an environment that draws one for people."""
+    """Returns the picture that an environment renders, or None if it renders none."""
     draw = getattr(env, "rendered_screen", None)
     return None if draw is None else draw()
 
 
 def _make_exploration(spec: TensorSpec, epsilon: float, seed: int) -> Callable[[Tensor, int], Tensor]:
-    """Returns a function that puts a random action in place of another now and then."""
+    """Returns a function that replaces an action by a random one with probability ``epsilon``."""
     if not 0 <= epsilon <= 1:
         raise ValueError(f"epsilon={epsilon}; it must be between 0 and 1")
     if epsilon > 0 and type(spec) not in (Categorical, OneHot):

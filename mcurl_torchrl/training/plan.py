@@ -1,4 +1,4 @@
-"""RunPlan: how long a run is, what happens at which step, and the scale of its scores."""
+"""RunPlan: the length of a run, the steps at which it logs, evaluates and saves, and the scale of its scores."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["RunPlan", "human_normalized_score"]
 
 @dataclass(frozen=True)
 class RunPlan:
-    """How long a run is, and what happens at which agent step.
+    """The length of a run, and the agent steps at which it logs, evaluates and saves.
 
     Args:
         name (str): the title of the curve.
-        seed (int): the seeds of the evaluation episodes follow from it.
-        total_agent_steps (int): how long to train.
+        seed (int): the seed from which the seeds of the evaluation episodes are derived.
+        total_agent_steps (int): the length of training.
         evaluation_interval (int): agent steps between evaluations. There is one before training and one at the end.
         checkpoint_interval (int): agent steps between checkpoints. There is one at each evaluation, too.
         action_repeat (int): environment steps per agent step. Defaults to 1.
@@ -69,7 +69,7 @@ class RunPlan:
         self.normalized(final_return=0.0, best_return=0.0)  # equal baselines fail now, not after an evaluation
 
     def normalized(self, *, final_return: float, best_return: float) -> dict[str, float]:
-        """Returns both returns on the human scale, and the scale; nothing without baselines."""
+        """Returns both returns as human-normalized scores, and the baselines; an empty dict without baselines."""
         if self.baselines is None:
             return {}
         random, human = self.baselines

@@ -1,4 +1,4 @@
-"""Policies out of a run: loading them to act on raw frames, and exporting them for programs without this package."""
+"""The policies of runs: loading them to act on raw frames, and exporting them for programs without this package."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def describe_policy(policy: Policy, *, num_frames: int, padding: str = "repeat",
 class FramePolicy(nn.Module):
     """A trained policy that takes single raw frames: it resizes, stacks and crops them as in training.
 
-    Call :meth:`reset` at an episode's start; then each frame gives an action. A stack (what the environments of this
-    package give) is taken as well, by ``policy.network``.
+    Call :meth:`reset` at an episode's start; then each frame gives an action. For stacks, such as those from the
+    environments of this package, call ``policy.network``.
 
     Args:
         network (Policy): stacks to actions.
 
     Keyword Args:
         num_frames (int): how many frames a stack has.
-        padding (str): what stands before an episode's first frame in a stack: ``"repeat"``, that frame once more, or
+        padding (str): the frames before an episode's first frame in a stack: ``"repeat"``, copies of that frame, or
             ``"zeros"``, as with Atari. Defaults to ``"repeat"``.
-        image_shape (sequence of int, optional): the shape of the environment's own images, where these were resized.
-            Defaults to None: frames come as the network was trained with them.
+        image_shape (sequence of int, optional): the shape of the environment's own images, if these were resized.
+            Defaults to None: frames have the size with which the network was trained.
         action_low, action_high (sequence of float, optional): the environment's own bounds, to which actions are
             stretched. Default to None: actions stay in [-1, 1], or numbers.
         action_dtype (str): of stretched actions. Defaults to ``"float32"``.
@@ -111,7 +111,7 @@ class FramePolicy(nn.Module):
         return describe_policy(network, num_frames=self.num_frames, padding=self.padding, **self._raw)
 
     def reset(self) -> None:
-        """Forgets the frames of the last episode."""
+        """Clears the frames of the last episode."""
         self._stack.clear()
 
     @torch.no_grad()
@@ -127,7 +127,7 @@ class FramePolicy(nn.Module):
             ValueError: on another shape or dtype.
         """
         newest = self._check(torch.as_tensor(frame))
-        # A batch of one: a single stack may give other last digits.
+        # A batch of one: without a batch dimension, the last digits may differ.
         action = self.network(self._stack.push(newest)[None])[0]
         if self._bounds is None:
             return action
@@ -173,9 +173,9 @@ def load_policy(
             :func:`~mcurl_torchrl.training.save_policy`, which holds one policy.
 
     Keyword Args:
-        which (str or int): of a run's checkpoints, ``"latest"`` (of those that are whole), ``"best"`` (by evaluation)
-            or an agent step. Defaults to ``"latest"``.
-        device (torch.device or str): where to act. Defaults to the CPU.
+        which (str or int): the checkpoint of a run: ``"latest"`` (the newest that is whole), ``"best"`` (by evaluation;
+            the latest if none has a score) or an agent step. Defaults to ``"latest"``.
+        device (torch.device or str): the device of the policy. Defaults to the CPU.
 
     Raises:
         FileNotFoundError: if there is no run or checkpoint.
@@ -205,7 +205,7 @@ def load_policy(
         checkpoints, which = Checkpoints(path.parent), path.name.removeprefix("checkpoint-")
     saved = {found.step: found for found in checkpoints.list()}
     if not saved:
-        raise FileNotFoundError(f"{path} is no run directory with a checkpoint, no checkpoint and no policy's folder")
+        raise FileNotFoundError(f"{path} is not a run directory with a checkpoint, a checkpoint or a policy folder")
     if which == "latest":
         return _load_newest(checkpoints).eval().to(device)
     chosen = checkpoints.best() or checkpoints.latest() if which == "best" else None

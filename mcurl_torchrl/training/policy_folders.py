@@ -1,4 +1,4 @@
-"""Folders to hand a trained policy on: weights as safetensors, and what they belong to as JSON."""
+"""Folders to share a trained policy: its weights as safetensors, and its description as JSON."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def save_policy(
 ) -> Path:
     """Writes a policy to a folder that :func:`~mcurl_torchrl.load_policy` reads.
 
-    The files are ``model.safetensors`` and ``config.json``, as the Hugging Face hub names them. What a
-    policy needs for training only, such as the scales of noisy layers, is left out.
+    The files are ``model.safetensors`` and ``config.json``, as the Hugging Face hub names them. Weights that only
+    training needs, such as the scales of noisy layers, are left out.
 
     Args:
-        policy (FramePolicy): what :func:`~mcurl_torchrl.load_policy` gives.
+        policy (FramePolicy): a policy from :func:`~mcurl_torchrl.load_policy`.
         folder (str or Path): the folder; it is made.
 
     Keyword Args:
         about (mapping, optional): further entries of ``config.json``, such as the environment and the score.
-        half (bool): whether weights are stored as float16, in half the room. They are float32 again once loaded, but
-            rounded: score a policy after :func:`round_weights`. Defaults to False.
+        half (bool): whether weights are stored as float16, which takes half of the space. They are float32 again once
+            loaded, but rounded: evaluate a policy after :func:`round_weights`. Defaults to False.
 
     Raises:
         ValueError: if ``about`` has an entry that the file has already.
@@ -77,7 +77,7 @@ def round_weights(network: nn.Module) -> None:
 
 
 def is_policy_folder(folder: Path) -> bool:
-    """Tells whether a folder holds what :func:`save_policy` writes."""
+    """Returns whether a folder holds the files that :func:`save_policy` writes."""
     return (folder / _CONFIG).is_file() and (folder / _WEIGHTS).is_file()
 
 

@@ -1,4 +1,4 @@
-"""A linear probe: how much of the simulator's state a ridge regression reads off an encoder's latents."""
+"""A linear probe: how well a ridge regression predicts the simulator's state from an encoder's latents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcurl_torchrl.transforms import center_crop
 
 __all__ = ["ProbeData", "ProbeScore", "collect_probe_data", "linear_probe", "probe_encoder"]
 
-_CONSTANT = 1e-8  # a state with less variance does not move: there is nothing to read
+_CONSTANT = 1e-8  # a state with less variance does not move: there is nothing to predict
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,14 @@ class ProbeData:
 
 @dataclass(frozen=True)
 class ProbeScore:
-    """How well states are read off latents, on episodes that the probe was not fitted to.
+    """How well states are predicted from latents, on episodes to which the probe was not fitted.
 
     Attributes:
         r2 (float): the part of the states' variance that is explained, averaged over the dimensions that move: 1 is
             all of it, 0 is no better than their mean, and below 0 is worse.
-        error (float): the root mean squared error in units of the states' deviations, averaged likewise.
-        r2_of (list of float): of each dimension of the state; NaN for one that does not move.
+        error (float): the root mean squared error in units of the states' standard deviations, averaged in the same
+            way.
+        r2_of (list of float): ``r2`` of each dimension of the state; NaN for a dimension that does not move.
     """
 
     r2: float
@@ -56,7 +57,7 @@ def collect_probe_data(
         episodes (int): how many episodes.
         steps (int): the most steps of an episode.
         seed (int): of the episodes, and of the random actions.
-        choose (callable, optional): returns an action. Defaults to random ones.
+        choose (callable, optional): returns an action. Defaults to None: random actions.
     """
     check_count("steps", steps)
     generator_state = torch.get_rng_state()
@@ -82,14 +83,15 @@ def linear_probe(
 ) -> ProbeScore:
     """Fits a ridge regression from latents to states on the first episodes, and scores it on the last ones.
 
-    Latents and states are standardised by the first episodes; a dimension of the latents that is constant there is left
-    out, and one of the states, too. All in double precision and in closed form: equal latents give equal scores.
+    Latents and states are standardized by the first episodes; dimensions of the latents and of the states that are
+    constant there are left out. All is computed in double precision and in closed form: equal latents give equal
+    scores.
 
     Args:
         latents (Tensor): ``[N, d]``.
         states (Tensor): ``[N, D]``.
-        episodes (Tensor): the number of each row's episode ``[N]``. Neighbours in time are almost equal: a split
-            inside an episode would test on what was learned by heart.
+        episodes (Tensor): the number of each row's episode ``[N]``. Neighbors in time are almost equal: a split inside
+            an episode would test on rows that are almost equal to fitted rows.
 
     Keyword Args:
         held_out (float): the part of the episodes to score on, at least one. Defaults to 0.25.
@@ -118,7 +120,7 @@ def linear_probe(
     x, y = latents.detach().cpu().double(), states.detach().cpu().double()
     x, y, moves = _standardized(x, ~tested)[0], *_standardized(y, ~tested)
     if not moves.any():
-        raise ValueError("no dimension of the states moves; there is nothing to read off the latents")
+        raise ValueError("no dimension of the states moves; there is nothing to predict from the latents")
     fitted, count = x[~tested], int((~tested).sum())
     weights = torch.linalg.solve(
         fitted.T @ fitted + ridge * count * torch.eye(x.shape[1], dtype=x.dtype), fitted.T @ y[~tested]
@@ -132,7 +134,7 @@ def linear_probe(
 
 
 def _standardized(values: Tensor, fitted: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns columns with mean 0 and deviation 1 over the fitted rows, 0 where constant, and which are not."""
+    """Returns columns with mean 0 and deviation 1 over the fitted rows (constant ones: 0), and which are not so."""
     mean, deviation = values[fitted].mean(0), values[fitted].std(0, correction=0)
     moves = deviation.square() > _CONSTANT
     return (values - mean) / torch.where(moves, deviation, torch.inf), moves
@@ -142,7 +144,7 @@ def _standardized(values: Tensor, fitted: Tensor) -> tuple[Tensor, Tensor]:
 def probe_encoder(
     encoder: nn.Module, data: ProbeData, *, held_out: float = 0.25, ridge: float = 1e-2, batch_size: int = 256
 ) -> ProbeScore:
-    """Scores an encoder by a :func:`linear_probe` on its latents; larger images are cropped at their centre.
+    """Scores an encoder by a :func:`linear_probe` on its latents; larger images are cropped at their center.
 
     Args:
         encoder (nn.Module): pixels to latents, like :class:`~mcurl_torchrl.PixelEncoder`.

@@ -1,4 +1,4 @@
-"""Progress: one line that tells how far a run is."""
+"""Progress: one line that shows the progress of a run."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Progress:
 
     Keyword Args:
         initial (int): the steps that were done before, in a resumed run. Defaults to 0.
-        enabled (bool, optional): True for the bar and False for nothing but the notes, on any stream. None, the
-            default, for a bar on a terminal and lines elsewhere.
+        enabled (bool, optional): True for the bar and False for the notes only, on any stream. None, the default, for a
+            bar on a terminal and lines elsewhere.
 
     Raises:
         ImportError: if a bar is to be shown and tqdm is missing.
@@ -77,7 +77,7 @@ class Progress:
             self._draw(now)
 
     def restart(self) -> None:
-        """Measures the speed anew, for steps that take longer or shorter than those before."""
+        """Restarts the measurement of the speed, for steps that take longer or shorter than those before."""
         self._measure_from(time.monotonic())
 
     def note(self, message: str) -> None:
@@ -124,8 +124,8 @@ class Progress:
     def _rate(self, now: float) -> float:
         """Returns the steps per second over the later half of the time so far, at most ten minutes.
 
-        So the fast random steps at a run's start are soon forgotten, and an evaluation does not make the number jump.
-        tqdm's own mean keeps neither promise.
+        So the fast random steps at a run's start soon do not count, and an evaluation does not make the number jump.
+        tqdm's own mean has neither property.
         """
         window = min((now - self._since) / 2, _RATE_SECONDS)
         while len(self._history) > 1 and self._history[1][0] <= now - window:
@@ -139,7 +139,8 @@ class Progress:
 def _make_bar(total: int, initial: int, stream: TextIO) -> Any:
     with needs("the progress bar needs tqdm", "recipes"):
         from tqdm import tqdm
-    # tqdm draws, fits the width and keeps the notes apart. Rate and time left are ours, so that bar and lines agree.
+    # tqdm draws, fits the width and prints the notes above the bar. Rate and time left are computed here, so that the
+    # bar and the lines agree.
     layout = "{percentage:3.0f}%|{bar:12}| {desc}"
     return tqdm(total=total, initial=initial, file=stream, bar_format=layout, dynamic_ncols=True, delay=1e-9)
 

@@ -22,16 +22,17 @@ from mcurl_torchrl.training.seeds import derive_seed, seed_everything
 __all__ = ["RankedRun"]
 
 _RANDOM_STATES = "random_of_ranks"
-# What the first rank's evaluations and saves change, which the others have to know.
+# Attributes that evaluations and saves change on the first rank, and that the other ranks have to get.
 _SHARED = ("completed", "_evaluation_due", "_saved_step", "_last_saved")
 
 
 class RankedRun(TrainingRun):
     """A run that several ranks train: the first one logs, evaluates and saves, the others wait for it.
 
-    Every rank calls the same methods in the same order, with networks and replay of its own. They stay the same on all
-    ranks; each checkpoint makes sure of it first. A checkpoint has the random states of all ranks: resumed by as many
-    ranks, the run equals one that was not stopped, bit for bit. A stop signal to any rank stops all at the same step.
+    Every rank calls the same methods in the same order, with its own networks and replay. These stay equal on all
+    ranks, which is checked before each save. A checkpoint has the random states of all ranks: resumed by the same
+    number of ranks, the run equals one that was not stopped, bit for bit. A stop signal to any rank stops all ranks at
+    the same step.
 
     Args:
         directory (str or Path): the run's folder, which all ranks must see: each reads the checkpoint to resume from.
@@ -56,22 +57,22 @@ class RankedRun(TrainingRun):
         self.ranks = ranks
         self._info["ranks"] = ranks.count
         self._random_states = _RandomStates(ranks)
-        self._sign_of_life: Callable[[], None] | None = None  # only where the first rank works alone
+        self._sign_of_life: Callable[[], None] | None = None  # set while the first rank works alone
 
     def begin(self, act: Callable[[Tensor], Tensor], envs: EnvBase | Sequence[EnvBase]) -> None:
-        """As in :class:`TrainingRun`; from here on each rank draws random numbers of its own."""
+        """As in :class:`TrainingRun`; from here on each rank draws other random numbers."""
         self._draw_apart(0)
         super().begin(act, envs)
 
     def _draw_apart(self, step: int) -> None:
-        """Gives the ranks random numbers of their own, and one generator in common."""
+        """Gives each rank its own seed, and all ranks the same seed for the shared generator."""
         assert self.ranks.generator is not None
         self.ranks.generator.manual_seed(derive_seed(self.plan.seed, "ranks", step))
         if not self.ranks.leads:
             seed_everything(derive_seed(self.plan.seed, "rank", self.ranks.index, step + 1))
 
     def _stops(self) -> bool:
-        """Tells whether a signal came to any rank; then all know it."""
+        """Returns whether any rank got a stop signal; then all ranks store its name."""
         own = self.stop.signal_name
         if number := self.ranks.highest(0 if own is None else int(signal.Signals[own])):
             self.stop.signal_name = own or signal.Signals(number).name
@@ -102,7 +103,7 @@ class RankedRun(TrainingRun):
             self.save(self.completed)
 
     def _on_first(self, step: int, work: Callable[[], None]) -> None:
-        """Compares the ranks and collects their random states, then lets the first one work that may save."""
+        """Compares the ranks, collects their random states, and calls ``work``, which may save, on the first rank."""
         self._check_same(step)
         self._random_states.collect()
 
@@ -114,7 +115,7 @@ class RankedRun(TrainingRun):
             self._components[_RANDOM_STATES] = self._random_states
             try:
                 work()
-            except Exception as error:  # the others learn what has changed before they raise it, too
+            except Exception as error:  # the others get the changed attributes first, then raise the error, too
                 raised.append(error)
             finally:
                 self._sign_of_life = None
@@ -147,7 +148,7 @@ class RankedRun(TrainingRun):
                 )
 
     def _fingerprint(self) -> dict[str, str]:
-        """Returns a short form of all that must be the same on all ranks."""
+        """Returns checksums of the states that must be equal on all ranks."""
         parts = {
             name: part.state_dict()
             for name, part in (self._components or {}).items()
@@ -179,12 +180,12 @@ class _RandomStates:
         self._collected: list[dict[str, Any]] = []
 
     def collect(self) -> None:
-        """Takes over the states of all ranks."""
+        """Collects the states of all ranks."""
         self._collected = self.ranks.collect(GlobalRNGState().state_dict())
 
     def state_dict(self) -> dict[str, Any]:
         assert self.ranks.generator is not None
-        # The first rank's own state anew: it may have worked since the states were collected.
+        # The first rank's current state: it may have drawn random numbers since the states were collected.
         own = [GlobalRNGState().state_dict(), *self._collected[1:]]
         return {"shared": self.ranks.generator.get_state(), "own": own}
 

@@ -33,7 +33,7 @@ class EpisodeStreams:
 
     Keyword Args:
         seed (int): the run's seed.
-        observation_key (str): the observation that the actions are chosen by. Defaults to ``"pixels"``.
+        observation_key (str): the key of the observation for which actions are chosen. Defaults to ``"pixels"``.
 
     Raises:
         ValueError: if there is no environment, or one of them twice.
@@ -88,7 +88,7 @@ class EpisodeStreams:
                 steps = [stream.take(action) for stream, action in zip(self._streams, actions, strict=True)]
                 rows.append(torch.stack([step.select(*kept) for step in steps]))
         except EnvironmentFailed:
-            # The others have taken steps that nobody stores: after them an episode would have a gap.
+            # The other environments have taken steps that are not stored: their episodes would have a gap.
             for stream in self._streams:
                 stream.leave()
             raise

@@ -43,7 +43,7 @@ _BUSY_LOAD = 1.5  # processes that want to run, for each core; a run by itself m
 
 
 class TrainingRun:
-    """Logs, evaluates, saves and resumes, so that a training loop holds the algorithm alone.
+    """Logs, evaluates, saves and resumes, so that a training loop contains the algorithm only.
 
     A loop calls :meth:`track` with everything that has to be saved, then :meth:`begin`, then takes its steps from
     :meth:`agent_steps`. These start after the last checkpoint if there is one, and end early after a stop signal. In
@@ -53,14 +53,14 @@ class TrainingRun:
     that was killed and resumed equals one that was not, bit for bit (on a CPU, with the same number of threads).
 
     ``result.json`` has two returns. ``final_return`` is the mean of the last evaluation: it is the one to report.
-    ``best_return`` is the highest mean of all evaluations but the first, which comes before training: out of many noisy
-    means it picks a lucky one. With
-    ``plan.baselines`` there are also ``final_human_normalized`` and ``best_human_normalized``, the same two on the
-    scale of :func:`~mcurl_torchrl.training.human_normalized_score`.
+    ``best_return`` is the highest mean of all evaluations except the first, which comes before training. The highest of
+    many noisy means is too high on average. With ``plan.baselines`` there are also ``final_human_normalized`` and
+    ``best_human_normalized``, both returns on the scale of
+    :func:`~mcurl_torchrl.training.human_normalized_score`.
 
     Args:
         directory (str or Path): the run's folder.
-        plan (RunPlan): how long the run is, and what happens when.
+        plan (RunPlan): the length of the run, and when it logs, evaluates and saves.
 
     Keyword Args:
         device (torch.device, optional): the device to train on; for the loop to read. Defaults to the CPU.
@@ -73,7 +73,7 @@ class TrainingRun:
         hint_when_slow (str, optional): printed once if the run would take longer than 6 hours.
 
     Attributes:
-        ranks (Ranks): the ranks that learn together; one process but in a
+        ranks (Ranks): the ranks that learn together; one process, except in a
             :class:`~mcurl_torchrl.training.RankedRun`.
     """
 
@@ -212,14 +212,14 @@ class TrainingRun:
         self.directory.record_resume(restored.step, device=self.device, **changed)
 
     def _changed_ranks(self, restored: SavedCheckpoint) -> dict[str, Any]:
-        """Says so where another number of ranks goes on; returns an entry for the manifest."""
+        """Warns if the number of ranks has changed; returns an entry for the manifest."""
         before, now = restored.info.get("ranks", 1), self.ranks.count
         if before == now:
             return {}
         self._warn(
             f"the checkpoint of agent step {restored.step:,} was saved by {before} rank(s), and {now} go on: networks, "
             "replay and batch sizes are the same, but other random numbers are drawn from here on (rows of the replay, "
-            "crops, masks, noise); the run is not the one that it would have been"
+            f"crops, masks, noise); the results will differ from those of {before} rank(s)"
         )
         return {"ranks": now}
 
@@ -267,25 +267,25 @@ class TrainingRun:
         )
 
     def timed(self, part: str) -> contextlib.AbstractContextManager[None]:
-        """Adds the time inside to a part of the loop, for ``metrics.csv``."""
+        """Adds the time of the block to a part of the loop, for ``metrics.csv``."""
         return self._clock.timed(part)
 
     # -- what happens at a step ----------------------------------------------------------------------------------------
 
     def log_due(self, step: int) -> bool:
-        """Tells whether ``metrics.csv`` gets a row at this step."""
+        """Returns whether ``metrics.csv`` gets a row at this step."""
         return self._reaches(step, self.plan.log_interval)
 
     def evaluation_due(self, step: int) -> bool:
-        """Tells whether there is an evaluation at this step."""
+        """Returns whether there is an evaluation at this step."""
         return self._reaches(step, self.plan.evaluation_interval) or step == self.total
 
     def _reaches(self, step: int, interval: int) -> bool:
-        """Tells whether a multiple of the interval lies between the last completed step and this one."""
+        """Returns whether a multiple of the interval is above the last completed step and at most this step."""
         return step // interval > self.completed // interval
 
     def record(self, step: int, metrics: Mapping[str, Tensor | float], **more: float | None) -> None:
-        """Takes over metrics; the next row of ``metrics.csv`` has the last value of each.
+        """Stores metrics; the next row of ``metrics.csv`` has the last value of each.
 
         Raises:
             NonFiniteLoss: if a loss is NaN or infinite. It names the last good checkpoint.
@@ -318,7 +318,7 @@ class TrainingRun:
             self.save(step)
 
     def _log(self, step: int) -> None:
-        """Adds a row to ``metrics.csv`` and hands it to the trackers. If the disk is full, says so and goes on."""
+        """Adds a row to ``metrics.csv`` and passes it to the trackers. If the disk is full, warns and continues."""
         numbers = self._latest.state_dict()
         timings = self._clock.take(steps=max(self.plan.log_interval, self._stride))
         env_steps = step * self.plan.action_repeat
@@ -330,7 +330,7 @@ class TrainingRun:
         self._warn_when_busy()
 
     def _speed(self, timings: Mapping[str, float]) -> dict[str, float]:
-        """Returns the times of the parts of a step, and how many environment steps a second that makes."""
+        """Returns the times of the parts of a step, and the environment steps per second."""
         parts = {key: value for key, value in timings.items() if key not in ("seconds", "milliseconds_evaluation")}
         if not (total := sum(parts.values())):
             return parts
@@ -375,7 +375,7 @@ class TrainingRun:
         self._record_evaluation(step, evaluation, self._clock.totals["evaluation"] - seconds_before)
         progress.restart()
         self._evaluation_due = False
-        # The best checkpoint is one of a trained policy.
+        # No score before training: the best checkpoint has a trained policy.
         self.save(step, score=evaluation.mean if step > 0 else None)
 
     def _report_quarters(self, episodes: int) -> Callable[[int, float], None]:
@@ -440,7 +440,7 @@ class TrainingRun:
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def save(self, step: int, *, score: float | None = None) -> None:
-        """Saves a checkpoint. If the disk is full, says so and goes on: the one before stays.
+        """Saves a checkpoint. If the disk is full, warns and continues: the earlier checkpoints stay.
 
         Raises:
             FloatingPointError: if a parameter is NaN or infinite; nothing is saved.
@@ -463,13 +463,13 @@ class TrainingRun:
             self._clock.start()
 
     def save_completed(self) -> None:
-        """Saves the last completed step, unless that is done; raises as :meth:`save` does."""
+        """Saves the last completed step, unless it is saved already; raises the errors of :meth:`save`."""
         if self._saved_step != self.completed:
             self._begun().note(f"saving at agent step {self.completed:,}")
             self.save(self.completed)
 
     def _check_parameters(self, step: int) -> None:
-        """Refuses to save networks that no run could go on from: a step may be infinite after a finite loss."""
+        """Refuses to save parameters that are not finite; the step after a finite loss may be infinite."""
         for name, part in (self._components or {}).items():
             if isinstance(part, nn.Module) and not all(value.isfinite().all() for value in part.parameters()):
                 raise FloatingPointError(
@@ -477,14 +477,14 @@ class TrainingRun:
                 )
 
     def close(self) -> None:
-        """Ends what the tracked parts have running, such as the workers of a source."""
+        """Closes the tracked parts that have ``close()``, such as a source with workers."""
         for part in (self._components or {}).values():
             if (close := getattr(part, "close", None)) is not None:
                 close()
 
     @contextlib.contextmanager
     def _or_warn(self, missing: str) -> Iterator[None]:
-        """Goes on without a file that cannot be written: hours of training are worth more than a picture."""
+        """Turns an OSError into a warning, so that a file that cannot be written does not end the training."""
         try:
             yield
         except OSError as error:
@@ -497,7 +497,7 @@ class TrainingRun:
 
 
 def _spread(evaluation: Evaluation) -> dict[str, float]:
-    """Returns the mean of the returns, and how far they lie apart."""
+    """Returns the mean and the spread of the returns."""
     return {
         "return": evaluation.mean,
         "return_lowest": min(evaluation.returns),

@@ -1,4 +1,4 @@
-"""RunDirectory: the folder of one run, with its settings, its versions and machine, its results and its lock."""
+"""RunDirectory: the folder of one run, with its settings, versions, machine, results and lock."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class RunDirectoryInUse(RuntimeError):
 
 
 class RunDirectory:
-    r"""The folder of one run, which explains itself.
+    r"""The folder of one run, with all settings, versions and results.
 
-    Each file is put in place in one step, so that a reader never sees half of it. Nothing is written before it is asked
-    for.
+    Each file is put in place in one step, so that a reader never sees half of it. A file exists once the method that
+    writes it was called.
 
     Args:
         path (str or Path): the folder.
@@ -104,7 +104,7 @@ class RunDirectory:
             ValueError: if the manifest has an extra entry already.
         """
         if self.manifest.exists():
-            raise FileExistsError(f"{self.manifest} is there already; is this run to be resumed?")
+            raise FileExistsError(f"{self.manifest} exists already; to continue this run, resume it")
         manifest = {
             "command": shlex.join(sys.orig_argv),
             "overrides": list(overrides),
@@ -117,7 +117,7 @@ class RunDirectory:
         self._write_manifest({**manifest, **extra})
 
     def record_resume(self, step: int, *, device: torch.device | str | None = None, **extra: Any) -> None:
-        """Adds to the manifest that the run goes on from the checkpoint of a step, with the present versions.
+        """Adds to the manifest that the run was resumed from the checkpoint of a step, with the current versions.
 
         Args:
             step (int): the step of the checkpoint.
@@ -145,11 +145,11 @@ class RunDirectory:
             ValueError: if it is damaged.
         """
         if not self.manifest.is_file():
-            raise FileNotFoundError(f"{self.path} is no run directory: it has no {self.manifest.name}")
+            raise FileNotFoundError(f"{self.path} is not a run directory: it has no {self.manifest.name}")
         try:
             manifest = json.loads(self.manifest.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ValueError(f"{self.manifest} is damaged: it is no JSON ({error})") from None
+            raise ValueError(f"{self.manifest} is damaged: it is not JSON ({error})") from None
         if not isinstance(manifest, dict):
             raise ValueError(f"{self.manifest} is damaged: it is a {type(manifest).__name__}, not an object")
         return manifest
@@ -175,10 +175,10 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keeps other processes out of this run while inside. A killed process leaves no lock.
+        """Locks the run directory inside the block. A killed process leaves no lock.
 
         Raises:
-            RunDirectoryInUse: if another process is inside, with its pid.
+            RunDirectoryInUse: if another process holds the lock, with its pid.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         # The file stays when the lock goes: if it were removed, two processes could each lock one of the same name.
@@ -232,7 +232,7 @@ def _git() -> dict[str, Any] | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
-        # An installed package may lie inside the checkout of another project, whose commit says nothing.
+        # An installed package may be inside the checkout of another project, whose commit has no meaning here.
         git("ls-files", "--error-unmatch", package.name)
         return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""Seeds: many independent ones out of the single seed of a run."""
+"""Seeds: many independent seeds from the single seed of a run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["derive_seed", "seed_everything"]
 
 
 def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
-    """Makes a seed for one purpose, unrelated to those for others.
+    """Makes a seed for one purpose, independent of the seeds for other purposes.
 
     Args:
         seed (int): the run's seed.
         purpose (str): the name of the purpose.
-        *numbers (int): the number of an episode, for example; always as many for one purpose, because numpy's seed
-            sequences ignore zeros at the end.
+        *numbers (int): for example the number of an episode. Give the same count of numbers for one purpose, because
+            NumPy's seed sequences ignore zeros at the end.
 
     Examples:
         >>> from mcurl_torchrl.training import derive_seed

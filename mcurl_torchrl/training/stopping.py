@@ -12,13 +12,13 @@ from types import FrameType
 
 __all__ = ["StopRequested", "catch_stop_signals"]
 
-# The last three are what a lost terminal and batch systems (before a time limit; submitit's is SIGUSR2) send.
+# The last three are sent by a lost terminal and by batch systems (before a time limit; submitit sends SIGUSR2).
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass
 class StopRequested:
-    """Tells whether a signal asked the run to stop; made by :func:`catch_stop_signals`.
+    """The flag that a signal asked the run to stop; made by :func:`catch_stop_signals`.
 
     Args:
         signal_name (str, optional): the first signal that came, as in ``"SIGTERM"``. Defaults to None.
@@ -47,7 +47,7 @@ def catch_stop_signals() -> Iterator[StopRequested]:
     """Turns SIGINT (Ctrl-C), SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 into a flag: the current step is finished and saved.
 
     A second SIGINT raises KeyboardInterrupt at once, for a user who does not want to wait. On exit the earlier handlers
-    are back. Processes forked inside have the earlier handlers: a worker still ends on a signal. Outside of the main
+    are restored. Processes forked inside use the earlier handlers: a worker still ends on a signal. Outside of the main
     thread, where Python allows no handlers, signals keep their effect. An ignored SIGHUP (``nohup``) stays ignored.
 
     Examples:
@@ -68,7 +68,7 @@ def catch_stop_signals() -> Iterator[StopRequested]:
         return
     owner = os.getpid()
     interrupted = False
-    # None stands for a handler that was not set from Python and cannot be put back.
+    # getsignal returns None for a handler that was not set from Python and cannot be restored.
     previous = {number: signal.getsignal(number) or signal.SIG_DFL for number in _SIGNALS}
     if previous[signal.SIGHUP] == signal.SIG_IGN:
         del previous[signal.SIGHUP]

@@ -1,4 +1,4 @@
-"""Trackers: a run's numbers go to TensorBoard, Weights & Biases and MLflow, besides the run's own files."""
+"""Trackers: send the metrics of a run to TensorBoard, Weights & Biases and MLflow, besides the run's own files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Tracker", "Trackers", "make_trackers"]
 
 @dataclass(frozen=True)
 class Tracker:
-    """One program that shows numbers. To add your own, append it to :attr:`Trackers.active`.
+    """One service that shows metrics. To add your own, append it to :attr:`Trackers.active`.
 
     Args:
         name (str): the name for messages.
@@ -39,7 +39,7 @@ class Tracker:
 
 
 class Trackers:
-    """Hands each call to all trackers; one that fails is switched off with a warning, and the training goes on.
+    """Passes each call to all trackers; a tracker that fails is switched off with a warning, and training continues.
 
     Args:
         active (list of :class:`Tracker`): the trackers in use.
@@ -74,7 +74,7 @@ class Trackers:
         for tracker in list(self.active):
             try:
                 call(tracker)
-            except Exception as error:  # of any kind (network, disk): hours of training are worth more
+            except Exception as error:  # a failure of any kind (network, disk) must not end the training
                 self.active.remove(tracker)
                 failure = f"{type(error).__name__}: {error}"
                 message = f"{tracker.name} failed and is switched off for the rest of this run: {failure}"
@@ -171,7 +171,7 @@ def _open_wandb(
         "log_dir": str(directory),
         "config": dict(config),
         "settings": Settings(console="off"),  # its capture of the terminal would break the progress bar
-        "resume": "allow" if mode == "online" else None,  # offline, W&B warns that it cannot look
+        "resume": "allow" if mode == "online" else None,  # offline, W&B warns that it cannot look for the run
         "log_env_packages": False,  # they would replace the config's own "env"
     }
     # TorchRL gives each group of metrics its own step: W&B refuses points before the last one of its own counter.
@@ -239,7 +239,7 @@ def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _in_background(tracker: Tracker) -> Tracker:
-    """Makes the calls of a tracker in a thread, in order; the first failure is raised later, and ends the rest."""
+    """Makes the calls of a tracker in a thread, in order; after a failure, later calls raise its error."""
     thread = ThreadPoolExecutor(max_workers=1)
     last: Future[None] = thread.submit(lambda: None)
 

@@ -33,7 +33,7 @@ def write_video(
 
     Args:
         path (path): the MP4 file; missing folders are made.
-        frames (iterable of Tensor or array): uint8, each ``[3, H, W]``, ``[H, W, 3]``, or grey as ``[1, H, W]``,
+        frames (iterable of Tensor or array): uint8, each ``[3, H, W]``, ``[H, W, 3]``, or gray as ``[1, H, W]``,
             ``[H, W, 1]`` or ``[H, W]``; or one tensor of them with the time first.
 
     Keyword Args:
@@ -72,7 +72,7 @@ def write_video(
         "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(fps), "-i", "-",
         "-vf", f"{enlarge},{repeat_edge}",
         "-c:v", "libx264", "-preset", "veryfast", "-crf", "18", "-pix_fmt", "yuv420p",
-        "-movflags", "+faststart",  # a browser can start before it has all of it
+        "-movflags", "+faststart",  # a browser can start before it has the whole file
         "-f", "mp4",
     ]
     # fmt: on
@@ -89,8 +89,8 @@ def side_by_side(screens: Iterable[Any], frames: Iterable[Tensor]) -> Iterator[T
     """Yields pictures with a screen on the left and a frame on the right, enlarged up to the height of the screen.
 
     Args:
-        screens (iterable of array): uint8 ``[H, W, 3]`` each, as people like to see an environment.
-        frames (iterable of Tensor): uint8 ``[C, h, w]`` each, as an agent sees it.
+        screens (iterable of array): uint8 ``[H, W, 3]`` each, the rendered environment.
+        frames (iterable of Tensor): uint8 ``[C, h, w]`` each, the frames of an agent's observations.
 
     Examples:
         >>> import torch
@@ -156,7 +156,7 @@ def _rgb_images(frames: Iterable[Any]) -> Iterator[Tensor]:
         elif image.ndim == 3 and shape[0] in (1, 3):
             image = image.permute(1, 2, 0)
         if image.ndim != 3 or image.shape[-1] not in (1, 3) or image.numel() == 0:
-            choices = "[3, H, W], [H, W, 3], or grey [1, H, W], [H, W, 1], [H, W]"
+            choices = "[3, H, W], [H, W, 3], or gray [1, H, W], [H, W, 1], [H, W]"
             raise ValueError(f"frame {index} has the shape {shape}; {choices} is needed")
         size = image.shape[:2] if size is None else size
         if image.shape[:2] != size:

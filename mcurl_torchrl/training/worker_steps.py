@@ -47,13 +47,13 @@ class _Returns:
 
 
 def _kept(observation_key: str) -> list[NestedKey]:
-    """Lists what is kept of a worker's steps."""
+    """Lists the keys that are kept of a worker's steps."""
     flags: list[NestedKey] = [("next", flag) for flag in _FLAGS]
     return [observation_key, "action", ("next", observation_key), ("next", "reward"), *flags]
 
 
 class _CollectsByWorkers:
-    """Starts workers when they are first needed, and ends them; knows the returns of their episodes."""
+    """Starts workers when they are first needed, ends them, and keeps the returns of their episodes."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class _CollectsByWorkers:
         self._workers: CollectorWorkers | None = None
 
     def _started(self, done: int) -> CollectorWorkers:
-        """Returns the workers. A resumed run starts them with other episodes than before, by what it has ``done``."""
+        """Returns the workers. Their seed depends on ``done``, so that a resumed run starts with other episodes."""
         if self._workers is None:
             self._workers = self._start(seed=derive_seed(self._seed, "workers", done))
         return self._workers
@@ -93,7 +93,7 @@ class WorkerSource(_CollectsByWorkers):
     """Writes the steps that workers take to a replay buffer. The workers act while the loop learns.
 
     A worker takes ``fragment_len`` steps in each of its environments with the weights that it got before them. Then it
-    waits for the next question. What holds at every agent step, with F steps in a fragment and N workers:
+    waits for the next request. At every agent step, with F steps in a fragment and N workers, the following holds:
 
     - The buffer has had at least as many steps as the agent step says, and at most (N + 1) F more.
     - The weights of a step are at most 2 (N + 1) F agent steps older than the step's entry in the buffer: the loop
@@ -189,9 +189,9 @@ class WorkerSource(_CollectsByWorkers):
 
 
 class WorkerRollouts(_CollectsByWorkers):
-    """Rollouts of workers, with the face of :class:`~mcurl_torchrl.training.EpisodeStreams`.
+    """Rollouts of workers, with the interface of :class:`~mcurl_torchrl.training.EpisodeStreams`.
 
-    All workers take the steps of a rollout with the present weights, and the loop waits for the last of them: rollouts
+    All workers take the steps of a rollout with the current weights, and the loop waits for the last of them: rollouts
     are on-policy. A rollout needs every environment, so a worker that is lost ends the run.
 
     Args:

@@ -38,13 +38,13 @@ from mcurl_torchrl.training.seeds import derive_seed, seed_everything
 __all__ = ["CollectorWorkers", "Fragment", "WorkerLost"]
 
 BACKENDS = ("process", "ray")
-START_SECONDS = 600.0  # that a worker may take until its environments stand
+START_SECONDS = 600.0  # the longest time in which a worker may make its environments
 CLOSE_SECONDS = 10.0
-LOOK_SECONDS = 0.5  # how often to look after workers while none of them answers
+LOOK_SECONDS = 0.5  # how often to check the workers while none of them answers
 
 
 class WorkerLost(RuntimeWarning):
-    """A worker ended, or gave nothing for too long; the others go on."""
+    """A worker ended, or returned no steps for too long; the others continue."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Fragment:
     Attributes:
         worker (int): the worker's number.
         steps (TensorDictBase): ``[time]``, or ``[environments, time]`` if a worker has several.
-        tag (int): what :meth:`CollectorWorkers.ask` was given.
+        tag (int): the tag that was given to :meth:`CollectorWorkers.ask`.
     """
 
     worker: int
@@ -63,7 +63,7 @@ class Fragment:
 
 
 class CollectorWorkers:
-    """Workers that take steps when they are asked to, each with the weights that came with the question.
+    """Workers that take steps on request, each with the weights that came with the request.
 
     Args:
         make_env (callable): makes one environment, in the worker.
@@ -73,11 +73,11 @@ class CollectorWorkers:
         backend (str): ``"process"``, processes of this machine; or ``"ray"``, actors of the Ray cluster that this
             process is connected to, or of a new one on this machine.
         num_workers (int): the number of workers.
-        envs_per_worker (int): the environments of each, which act in one forward pass. Defaults to 1.
-        fragment_len (int): the steps that each environment takes for one question. Defaults to 32.
-        seed (int): of the environments and of the actions.
-        observation_key (str): the observation that the actions are chosen by. Defaults to ``"pixels"``.
-        timeout_seconds (float): a worker that does not answer for so long is given up. Defaults to 300.
+        envs_per_worker (int): the environments of each worker, which act in one forward pass. Defaults to 1.
+        fragment_len (int): the steps that each environment takes for one request. Defaults to 32.
+        seed (int): the seed of the environments and of the actions.
+        observation_key (str): the key of the observation for which actions are chosen. Defaults to ``"pixels"``.
+        timeout_seconds (float): a worker that does not answer within this time is given up. Defaults to 300.
 
     Raises:
         ValueError: on another backend and on numbers out of range.
@@ -157,15 +157,15 @@ class CollectorWorkers:
 
     @property
     def busy(self) -> dict[int, int]:
-        """The workers that were asked and have not answered, each with the tag of the question."""
+        """The workers that were asked and have not answered, each with the tag of the request."""
         return {number: worker.tag for number, worker in self._workers.items() if worker.asked_at is not None}
 
     def ask(self, numbers: list[int], tag: int) -> None:
-        """Asks workers for a fragment each, to be taken with the present weights.
+        """Asks workers for a fragment each, with the current weights.
 
         Args:
             numbers (list of int): the workers.
-            tag (int): comes back with the fragments.
+            tag (int): a number that is returned with the fragments.
         """
         if not numbers:
             return
@@ -174,12 +174,12 @@ class CollectorWorkers:
             self._workers[number].ask(weights, tag)
 
     def receive(self) -> Fragment | None:
-        """Waits for a fragment of any worker; each comes once.
+        """Waits for a fragment of any worker; each fragment is returned once.
 
         A worker that fails or does not answer in time is given up, with a :class:`WorkerLost` warning.
 
         Returns:
-            The fragment, or None if nobody who was asked is left.
+            The fragment, or None if no worker that was asked is left.
 
         Raises:
             EnvironmentFailed: if no worker is left at all.
@@ -290,12 +290,12 @@ class _Worker:
                 process.kill()
         self._forget_actors_without_ray()
         if hasattr(self.collector, "stop_remote_collectors"):
-            # It forgets its actors then. Else it would kill them when Python ends, which starts Ray anew, and hangs.
+            # This drops the actors. Otherwise they would be killed when Python ends, which starts Ray again and hangs.
             with contextlib.suppress(Exception):  # their node may be gone
                 self.collector.stop_remote_collectors()
 
     def _forget_actors_without_ray(self) -> None:
-        """Where Ray was shut down its actors are gone: to kill one of them would start Ray anew."""
+        """Drops the actors if Ray was shut down: they are gone, and killing one of them would start Ray again."""
         if actors := getattr(self.collector, "remote_collectors", None):
             import ray
 
@@ -304,12 +304,12 @@ class _Worker:
 
 
 def _plain_copy(weight: Tensor) -> Tensor:
-    """Returns a copy on the CPU with its dimensions in order: Ray sends no others, and convolutions may have others."""
+    """Returns a contiguous copy on the CPU: Ray sends no other layout, and convolutions may be channels-last."""
     return weight.cpu().clone(memory_format=torch.contiguous_format)
 
 
 def _in_a_line(error: BaseException) -> str:
-    """Returns the first line of an error's message; those of workers have whole tracebacks behind it."""
+    """Returns the first line of an error's message; errors of workers have whole tracebacks after it."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
@@ -319,7 +319,7 @@ def _in_a_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _warm_start() -> Iterator[None]:
-    """Lets processes start from one that has imported the libraries; each would take seconds to import them anew."""
+    """Starts worker processes from one process that has imported the libraries, which would take seconds in each."""
     before = multiprocessing.get_start_method(allow_none=True)
     multiprocessing.set_forkserver_preload([__name__])
     multiprocessing.set_start_method("forkserver", force=True)
@@ -334,11 +334,11 @@ def _connect_to_ray(num_workers: int) -> None:
         import ray
     except ImportError as error:
         raise ImportError("backend='ray' needs Ray: pip install 'mcurl-torchrl[cluster]'") from error
-    # What still waits for an actor after ray.shutdown() would start Ray anew. RAY_ENABLE_AUTO_CONNECT=0 does the same
-    # where it is set before TorchRL imports Ray.
+    # A thread that still waits for an actor after ray.shutdown() would start Ray again. RAY_ENABLE_AUTO_CONNECT=0 has
+    # the same effect if it is set before TorchRL imports Ray.
     ray._private.auto_init_hook.enable_auto_connect = False
     if not ray.is_initialized():
-        # RAY_ADDRESS names a cluster to connect to. Else a new one starts here: an actor counts as a core.
+        # RAY_ADDRESS names a cluster to connect to. Otherwise a new one starts here: an actor counts as a core.
         local: dict[str, Any] = (
             {} if "RAY_ADDRESS" in os.environ else {"num_cpus": max(num_workers, os.cpu_count() or 1)}
         )
@@ -346,8 +346,8 @@ def _connect_to_ray(num_workers: int) -> None:
 
 
 def _make_worker_env(make_env: bytes, *, num_envs: int, seed: int, paths: list[str]) -> EnvBase:
-    """Makes the environments of a worker; called there."""
-    # A signal to the whole group of processes is for the main one: it saves, and ends its workers.
+    """Makes the environments of a worker; called in the worker."""
+    # A signal to the whole group of processes is handled by the main process: it saves, and ends its workers.
     with contextlib.suppress(ValueError):  # an actor of Ray does not run in its main thread
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Transforms of sampled frames: stack, crop, mask; their functions in functional.py. One of environments."""
+"""Transforms of sampled frames: stack, crop, mask; their functions are in functional.py. One is for environments."""
 
 from mcurl_torchrl.transforms.augmentation import AUGMENTATIONS, augment_transitions, make_augmentation
 from mcurl_torchrl.transforms.crops import CenterCrop, RandomCrop, RandomShift

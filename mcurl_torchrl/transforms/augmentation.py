@@ -21,7 +21,7 @@ AUGMENTATIONS = ("none", "crop", "shift", "curl_shift")
 def make_augmentation(
     kind: str = "none", *, intensity_scale: float = 0.0, crop_size: int | None = None
 ) -> Callable[[Tensor], Tensor] | None:
-    """Makes the augmentation of a name: images ``[*, C, H, W]`` to images, a draw for each image.
+    """Makes an augmentation by its name: images ``[*, C, H, W]`` to images, random for each image.
 
     Args:
         kind (str): ``"none"``; ``"crop"``, at a random place (RAD, CURL with SAC); ``"shift"``, by up to 4 pixels, the
@@ -31,8 +31,8 @@ def make_augmentation(
     Keyword Args:
         intensity_scale (float): the size of a change of brightness that comes last, as in
             :class:`~mcurl_torchrl.transforms.RandomIntensity`; 0 leaves it out. Defaults to 0.
-        crop_size (int, optional): what the encoder sees of an image. Other augmentations than ``"crop"`` start from the
-            middle. Defaults to None: the whole image.
+        crop_size (int, optional): the side of the square that the encoder gets. Augmentations other than ``"crop"``
+            start from the middle of the image. Defaults to None: the whole image.
 
     Returns:
         The augmentation, or None where images stay as they are.
@@ -57,7 +57,7 @@ def make_augmentation(
     if kind == "crop":
         if crop_size is None:
             others = [name for name in AUGMENTATIONS if name != "crop"]
-            raise ValueError(f"kind='crop' needs a crop_size, what the encoder sees of an image; else use {others}")
+            raise ValueError(f"kind='crop' needs a crop_size, the side of the encoder's images; or use {others}")
         steps.append(RandomCrop(crop_size))
     elif crop_size is not None:
         steps.append(CenterCrop(crop_size))
@@ -73,7 +73,7 @@ def make_augmentation(
 def augment_transitions(
     augmentation: Callable[[Tensor], Tensor] | None, *, pixels_key: NestedKey = "pixels", second_next: bool = False
 ) -> Compose | None:
-    """Makes the transform of RL's batches: it augments observations and next observations, each by a draw of its own.
+    """Makes the transform of RL's batches: it augments observations and next observations independently.
 
     Args:
         augmentation (callable, optional): images to images; None: batches stay as they are.

@@ -152,7 +152,7 @@ class _RandomImageTransform(RandomTransform, _ImageTransform):
         self.generator = generator
 
     def each_by_itself(self) -> _RandomImageTransform:
-        """Returns a copy that draws a place per image, with the same generator: for images that are no slices."""
+        """Returns a copy that draws a place per image, with the same generator: for images that are not slices."""
         twin = copy.deepcopy(self)
         twin.per, twin.generator = "sample", self.generator
         return twin
@@ -250,8 +250,8 @@ class RandomCrop(_RandomImageTransform):
 class RandomShift(_RandomImageTransform):
     """Moves images by some pixels at random, CURL's augmentation on Atari: crop, repeat the border, crop back.
 
-    A random piece that is ``2 * margin`` pixels smaller on both sides is cut out (80 of 84), its border is repeated
-    ``padding`` times (88), and a random piece of the images' own size is cut out of the result (84).
+    A random piece whose height and width are ``2 * margin`` pixels smaller is cut out (80 of 84), its border is
+    repeated ``padding`` times (88), and a random piece of the images' own size is cut out of the result (84).
 
     Reads ``in_keys``, ``[*, C, H, W]`` of any dtype; writes ``out_keys`` of the same shape. Works in a replay buffer,
     in an environment, in ``Compose``, and on a tensor.

@@ -101,7 +101,7 @@ def _cut(planes: Tensor, rows: Tensor, left: Tensor, width: int) -> Tensor:
 
 
 def center_crop(images: Tensor, size: int | tuple[int, int]) -> Tensor:
-    """Cuts the middle out of images ``[*, H, W]``; if it is between two places, the upper and left one."""
+    """Cuts the middle out of images ``[*, H, W]``; if two places are equally central, takes the upper or left one."""
     height, width = sides(size)
     top, left = (images.shape[-2] - height) // 2, (images.shape[-1] - width) // 2
     return images[..., top : top + height, left : left + width]

@@ -1,4 +1,4 @@
-"""The keys of transforms: a list for what is read and one of the same length for what is written."""
+"""The keys of transforms: a list of keys to read, and a list of the same length of keys to write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["is_left_out", "paired_keys"]
 def paired_keys(
     in_keys: Sequence[NestedKey] | str, out_keys: Sequence[NestedKey] | str | None
 ) -> tuple[list[NestedKey], list[NestedKey]]:
-    """Returns both as lists; a string is one key, and without ``out_keys`` they are the ``in_keys``.
+    """Returns both as lists; a string is one key, and ``out_keys=None`` means the ``in_keys``.
 
     Raises:
         ValueError: if the lengths differ.
@@ -32,7 +32,7 @@ def paired_keys(
 
 
 def is_left_out(transform: Transform, tensordict: TensorDictBase, key: NestedKey) -> bool:
-    """Tells whether a key is missing that the transform need not have (``transform.set_missing_tolerance(True)``)."""
+    """Returns whether a key is missing and the transform allows it (``transform.set_missing_tolerance(True)``)."""
     return transform.missing_tolerance and tensordict.get(key, None) is None
 
 

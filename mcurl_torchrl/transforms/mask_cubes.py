@@ -34,7 +34,7 @@ class MaskCubes(RandomTransform):
     Keyword Args:
         patch_size (int): the side of a patch in pixels, about: if it does not divide the image, patches are a bit
             larger. MLR has 10 for images of 100 and 12 for images of 84. Defaults to 10.
-        block_len (int): how many observations a cube lasts. Defaults to 8.
+        block_len (int): the number of observations in a cube. Defaults to 8.
         slice_len (int, optional): the length of a slice in a flat batch. Defaults to the last batch dimension.
         in_key, out_key, masked_key (NestedKey): default to ``"pixels"``, ``("mcurl", "query_pixels")`` and
             ``("mcurl", "cubes")``.
@@ -99,7 +99,7 @@ class MaskCubes(RandomTransform):
         if not rows * columns:
             raise ValueError(f"patch_size={self.patch_size} is larger than the images, {height}x{width}")
         blocks, patches = -(-length // self.block_len), rows * columns
-        # The places of random numbers in their order are a random permutation: a fixed number of patches is hidden.
+        # The order of random numbers is a random permutation, whose first patches are hidden: a fixed number of them.
         order = self._rand(blocks * patches, device).view(blocks, patches).argsort(-1)
         hidden = torch.zeros(blocks, patches, dtype=torch.bool, device=device)
         hidden.scatter_(1, order[:, : int(self.mask_ratio * patches)], True)

@@ -22,8 +22,8 @@ class MaskObservations(RandomTransform):
     """Hides a random part of the observations of the query view (https://arxiv.org/abs/2010.07470).
 
     Each observation is hidden with probability ``mask_ratio``. One part of the hidden observations becomes all zeros,
-    one part becomes another observation, and the rest stays as it is; the loss asks for all of them. An observation is
-    hidden as a whole, with all its frames.
+    one part becomes another observation, and the rest stays as it is; the loss is computed at all of them. An
+    observation is hidden as a whole, with all its frames.
 
     Reads ``in_key``, ``[*, C, H, W]``, the query view; writes ``out_key``, the same with some observations hidden,
     ``masked_key``, bool ``[*]``, True where hidden, and ``zeroed_key``, bool ``[*]``, True where all zeros. The tensor
@@ -92,7 +92,7 @@ class MaskObservations(RandomTransform):
         self.zero = zero
         self.replace = replace
         self.source = source
-        # Replacements are no slices: a transform with one place per slice would count them and fail.
+        # Replacements are not slices: a transform with one place per slice would refuse their number.
         by_slice = isinstance(augment, _RandomImageTransform) and augment.per == "slice"
         self.augment = augment.each_by_itself() if by_slice else augment  # type: ignore[union-attr]
         self.slice_len = None if slice_len is None else check_count("slice_len", slice_len)

@@ -19,7 +19,7 @@ __all__ = ["StackFrames"]
 class StackFrames(Transform):
     """Rebuilds stacked observations in a replay buffer that stores single frames.
 
-    It serves any :class:`~torchrl.data.TensorDictReplayBuffer` with an :class:`~mcurl_torchrl.EpisodeSliceSampler`,
+    It is for any :class:`~torchrl.data.TensorDictReplayBuffer` with an :class:`~mcurl_torchrl.EpisodeSliceSampler`,
     which reads each row together with the rows before it (``num_frames``). (:class:`~mcurl_torchrl.FrameReplayBuffer`
     needs no such transform, and reads less.) In an environment use :class:`~torchrl.envs.CatFrames`.
 
@@ -33,8 +33,8 @@ class StackFrames(Transform):
     Keyword Args:
         in_keys (sequence of NestedKey): the frames. Defaults to ``["pixels"]``.
         out_keys (sequence of NestedKey, optional): the stacks. Defaults to ``in_keys``.
-        padding (str): the frames from before the episode: ``"repeat"``, its first frame, as DMControl pipelines have
-            it, or ``"zeros"``, as Atari pipelines have it. Defaults to ``"repeat"``.
+        padding (str): the frames from before the episode: ``"repeat"``, its first frame, as in DMControl pipelines, or
+            ``"zeros"``, as in Atari pipelines. Defaults to ``"repeat"``.
         step_key (NestedKey, optional): the number of a row's step in its episode. None replaces no frame, which is
             right with ``padding="repeat"`` because the sampler already repeats the first row. Defaults to None.
 

@@ -1,4 +1,4 @@
-"""AugmentedViews: several views of the same images, each augmented by itself."""
+"""AugmentedViews: several views of the same images, augmented independently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECOND_NEXT_VIEW: NestedKey = ("next", "second_pixels")
 
 
 class AugmentedViews(Transform):
-    """Writes views of the same images, each augmented by a draw of its own. For sampled batches.
+    """Writes views of the same images, augmented independently. For sampled batches.
 
     Reads ``in_key``, ``[*, C, H, W]``; writes each of ``out_keys``, in this order.
 

@@ -1,4 +1,4 @@
-"""WriterColumn: lets the steps of an environment say which column of a replay buffer they are for."""
+"""WriterColumn: adds to each step of an environment the column of a replay buffer to which it is written."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["WriterColumn"]
 
 
 class WriterColumn(Transform):
-    """Writes under ``"column"`` the column of a :class:`~mcurl_torchrl.FrameReplayBuffer` that a step is for.
+    """Writes under ``"column"`` the column of a :class:`~mcurl_torchrl.FrameReplayBuffer` to which a step belongs.
 
-    For collectors of several workers that write to one buffer: each worker's environment has its own column, and the
-    buffer keeps apart what arrives interleaved. A batch of n environments has the columns from ``first`` to
+    For collectors of several workers that write to one buffer: each worker's environment has its own column, so that
+    the buffer can separate steps that arrive interleaved. A batch of n environments has the columns from ``first`` to
     ``first + n - 1``.
 
     Args:

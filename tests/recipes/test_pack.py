@@ -107,7 +107,7 @@ def test_play_prints_the_return_and_films(
 
 
 def test_a_folder_that_holds_no_policy_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadCommand, match=f"run={tmp_path}: .* is no run directory: it has no manifest.json"):
+    with pytest.raises(BadCommand, match=f"run={tmp_path}: .* is not a run directory: it has no manifest.json"):
         play.main(settings(f"policy={tmp_path}", recipe="play"))
     with pytest.raises(BadCommand, match="device=nonsense cannot be used here"):
         evaluate.main(settings(f"run={tmp_path}", "device=nonsense", recipe="evaluate"))

@@ -488,11 +488,11 @@ class TestFaults:
     def test_a_damaged_manifest(self, saved: Path) -> None:
         text = (saved / "latest.json").read_text()
         (saved / "latest.json").write_text(text[: len(text) // 2])
-        self.refuses(saved, ValueError, "latest.json is damaged: it is no JSON")
+        self.refuses(saved, ValueError, "latest.json is damaged: it is not JSON")
         (saved / "latest.json").write_text(text.replace('"crc32": ', '"crc32": 1', 1))
-        self.refuses(saved, ValueError, "latest.json is damaged: its content is not what was saved")
+        self.refuses(saved, ValueError, "latest.json is damaged: the checksum of its content is not the saved one")
         (saved / "latest.json").write_text("{}")
-        self.refuses(saved, ValueError, "is no saved FrameReplayBuffer")
+        self.refuses(saved, ValueError, "is not a saved FrameReplayBuffer")
 
     def test_another_version(self, saved: Path) -> None:
         self.edit(saved, lambda manifest: manifest.update(version=99))

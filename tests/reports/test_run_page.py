@@ -102,5 +102,5 @@ def test_a_large_video_is_left_out(run: Path) -> None:
 
 
 def test_no_directory_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="nowhere is no run directory"):
+    with pytest.raises(FileNotFoundError, match="nowhere is not a run directory"):
         write_run_page(tmp_path / "nowhere")

@@ -401,7 +401,7 @@ def test_none_left(copied: Path) -> None:
         Checkpoints(copied).restore(components={"a": counter})
     lines = str(caught.value).splitlines()
     assert lines[0] == f"no checkpoint in {copied} can be restored:"
-    assert "checkpoint-000000000020: " in lines[1] and "is no checkpoint of this program" in lines[1]
+    assert "checkpoint-000000000020: " in lines[1] and "is not a checkpoint of this program" in lines[1]
     assert "checkpoint-000000000010: " in lines[2] and "the state of 'b' was cut short" in lines[2]
     assert counter.step == -1  # "a" is whole, but nothing is taken over from a checkpoint that is not
     with pytest.raises(CheckpointNotRestored, match="there is no checkpoint in"):
@@ -485,14 +485,14 @@ def test_links_are_refused(copied: Path, tmp_path: Path) -> None:
     linked = copied / "checkpoint-000000000020"
     linked.rename(tmp_path / "outside")
     linked.symlink_to(tmp_path / "outside")
-    with pytest.raises(CheckpointNotRestored, match="no regular file"):
+    with pytest.raises(CheckpointNotRestored, match="not a regular file"):
         restored_step(copied, step=20)
 
 
 def test_a_pipe_keeps_nobody_waiting(copied: Path) -> None:
     (copied / "checkpoint-000000000020").unlink()
     os.mkfifo(copied / "checkpoint-000000000020")
-    with pytest.raises(CheckpointNotRestored, match="no regular file"):
+    with pytest.raises(CheckpointNotRestored, match="not a regular file"):
         restored_step(copied, step=20)
 
 
@@ -502,7 +502,7 @@ def test_a_pipe_keeps_nobody_waiting(copied: Path) -> None:
         ({"replay": "../elsewhere"}, "it names the replay '../elsewhere'"),
         ({"step": 10}, "it is of step 10"),
         ({"more": 1}, "unexpected keyword argument 'more'"),
-        (b"[]", "no checkpoint of this program"),
+        (b"[]", "not a checkpoint of this program"),
         (b"{}", "missing 5 required"),
         (b"[" * 100_000, "recursion"),
     ],
@@ -520,12 +520,12 @@ def test_a_first_line_that_no_checkpoint_has(copied: Path, change: dict[str, Any
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "no checkpoint of this program"),
-        ("no checkpoint", "no checkpoint of this program"),
+        ("", "not a checkpoint of this program"),
+        ("no checkpoint", "not a checkpoint of this program"),
         ("mcurl_torchrl.checkpoint", "has format version ''; this release reads 2"),
         ("mcurl_torchrl.checkpoint 99 0123 {}\n", "has format version '99'; this release reads 2"),
         ("mcurl_torchrl.checkpoint 2 0123 {}\n", "first line is not the one that was saved"),
-        ("torch", "no checkpoint of this program"),
+        ("torch", "not a checkpoint of this program"),
         ("torchrl", "a folder, the format of version 1; this release reads files of version 2"),
     ],
 )

@@ -83,5 +83,5 @@ def test_what_is_damaged_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotRestored, match="holds a damaged policy"):
         load_policy(tmp_path)
     weights.unlink()
-    with pytest.raises(FileNotFoundError, match="no policy's folder"):
+    with pytest.raises(FileNotFoundError, match="a checkpoint or a policy folder"):
         load_policy(tmp_path)

@@ -54,10 +54,10 @@ def test_the_manifest_says_what_was_run(run: RunDirectory, monkeypatch: pytest.M
 
 
 def test_the_manifest_is_written_once_and_grows_with_each_resume(run: RunDirectory) -> None:
-    with pytest.raises(FileNotFoundError, match="no run directory"):
+    with pytest.raises(FileNotFoundError, match="not a run directory"):
         run.record_resume(3)
     run.write_manifest(overrides=["seed=1"])
-    with pytest.raises(FileExistsError, match="to be resumed"):
+    with pytest.raises(FileExistsError, match="to continue this run, resume it"):
         run.write_manifest(overrides=["seed=2"])
     first = run.read_manifest()
     for step in (100, 250):
