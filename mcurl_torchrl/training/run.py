@@ -70,7 +70,7 @@ class TrainingRun:
         trackers (Trackers, optional): TensorBoard and other services that get the metrics.
         stop (StopRequested, optional): the flag that stop signals set.
         progress (bool, optional): as in :class:`~mcurl_torchrl.training.Progress`. Defaults to None.
-        hint_when_slow (str, optional): printed once if the run would take longer than 6 hours.
+        hint_when_slow (str, optional): printed once if the run would take more than 6 further hours.
 
     Attributes:
         ranks (Ranks): the ranks that learn together; one process, except in a
