@@ -137,6 +137,22 @@ def test_pages_that_did_not_change_stay_untouched(tmp_path: Path) -> None:
     assert written == {"replay.md"}
 
 
+CONF = REPO / "recipes" / "conf"
+OBJECTIVES = {file.stem for file in CONF.glob("shared/objective/*.yaml")} - {"none"}
+ALGORITHMS = sorted(OBJECTIVES | {file.stem for file in CONF.glob("*/algo/*.yaml")})
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_has_a_page(name: str) -> None:
+    page = (REPO / "docs" / "algorithms" / f"{name}.md").read_text(encoding="utf-8")
+    assert page.split("\n")[0].endswith(f": `algo={name}`")
+    assert "$$" in page
+    assert re.findall("^## (.*)$", page, re.MULTILINE) == ["Settings", "Against the reference implementation", "Results"]
+    results = page.split("## Results\n")[1]
+    assert "Published: " in results and "Here: " in results
+    assert f"[`{name}`]({name}.md)" in (REPO / "docs" / "algorithms" / "index.md").read_text(encoding="utf-8")
+
+
 def test_code_keeps_what_looks_like_a_link() -> None:
     text = "[a](b.md) `[a](b.md)`\n```\n[a](b.md)\n```\n"
     assert pages.move_links(text, "benchmarks/results/x/README.md").split("\n") == [

@@ -16,9 +16,10 @@ __all__ = ["Resets", "forget", "part_to_keep", "restart"]
 class Resets:
     """Draws networks anew at intervals, so that many updates per step do no harm (https://arxiv.org/abs/2205.07802).
 
-    As in SR-SPR (https://arxiv.org/abs/2305.19452), heads are new; the encoder keeps a part of its weights, and Adam's
-    moments of what it keeps. The warm-up of an auxiliary task starts again, as the released code of BBF, the successor,
-    starts all of its schedules again. The last reset comes at least an interval before the end of training.
+    As in SR-SPR (https://openreview.net/forum?id=OpC-9aBBVJe), heads are new; the encoder keeps a part of its weights,
+    and Adam's moments of what it keeps. The warm-up of an auxiliary task starts again, as the released code of BBF, the
+    successor (https://arxiv.org/abs/2305.19452), starts all of its schedules again. The last reset comes at least an
+    interval before the end of training.
 
     Args:
         interval_updates (int): the number of updates from one reset to the next.
