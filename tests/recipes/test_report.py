@@ -222,6 +222,9 @@ def test_fewer_than_three_seeds_have_no_interval_and_the_page_says_why(tmp_path:
     assert made.number(kind="task", method="rainbow", quantity="final return")[1] is not None
     assert made.number(quantity="probability of improvement")[1:] == (None, None)
     assert "fewer than 3 seeds" in made.markdown and "mcurl on Pong (2 seeds)" in made.markdown
+    (sentence,) = re.findall("- Atari: a run of mcurl ends higher .*", made.markdown)
+    assert sentence.endswith("on Pong (no interval where a task has fewer than 3 seeds).")
+    assert not (made.out / "figures" / "atari-improvement.png").exists()  # points alone would look certain
 
 
 def test_other_settings_are_kept_apart_and_named(tmp_path: Path):
