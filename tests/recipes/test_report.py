@@ -455,7 +455,7 @@ def test_what_is_other_than_the_suite_declares_is_marked(suite: Path, tmp_path: 
     }
     made = make(tmp_path / "out", tmp_path / "runs")
     assert "commit bbbbbbb, not the declared aaaaaaa" in made.markdown
-    assert "3 of the 16 runs of the suite are not started: `Pong/mcurl-seed4`" in made.markdown
+    assert "3 of the 16 runs of the suite are not there yet: `Pong/mcurl-seed4`" in made.markdown
     assert made.number(kind="task", task="Pong", method="rainbow", quantity="final return")[0] == pytest.approx(-18)
 
 
