@@ -148,9 +148,10 @@ def test_every_algorithm_has_a_page(name: str) -> None:
     page = (REPO / "docs" / "algorithms" / f"{name}.md").read_text(encoding="utf-8")
     assert page.split("\n")[0].endswith(f": `algo={name}`")
     assert "$$" in page
-    assert re.findall("^## (.*)$", page, re.MULTILINE) == ["Settings", "Against the reference implementation", "Results"]
-    results = page.split("## Results\n")[1]
-    assert "Published: " in results and "Here: " in results
+    parts = ["Settings", "Against the reference implementation", "Results"]
+    assert re.findall("^## (.*)$", page, re.MULTILINE) == parts
+    last = page.split("## Results\n")[1]
+    assert "Published: " in last and "Here: " in last
     assert f"[`{name}`]({name}.md)" in (REPO / "docs" / "algorithms" / "index.md").read_text(encoding="utf-8")
 
 
