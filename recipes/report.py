@@ -48,7 +48,7 @@ RECORD = (
     "kind", "benchmark", "task", "method", "other", "quantity", "value", "low", "high", "seeds", "tasks", "env_steps",
     "source",
 )  # fmt: skip
-MOST_LISTED = 12  # runs of a suite that are not started
+MOST_LISTED = 12  # runs of a suite that are not there yet
 HOW = [
     "Final return: the mean over the episodes of a run's last evaluation, after all of its steps. Only finished runs "
     "count.",
@@ -122,7 +122,7 @@ def beginning(found: Found, pages: Pages, problems: list[str]) -> list[Block]:
         if left := found.not_started(suite):
             named = ", ".join(f"`{'/'.join(folder.parts[1:])}`" for folder in left[:MOST_LISTED])
             more = f" and {len(left) - MOST_LISTED} more" if len(left) > MOST_LISTED else ""
-            items.append(f"{len(left)} of the {len(suite.planned)} runs of the suite are not started: {named}{more}.")
+            items.append(f"{len(left)} of the {len(suite.planned)} runs of the suite are not there yet: {named}{more}.")
     items += problems
     return [Bullets(items)]
 

@@ -18,12 +18,13 @@ import pytest
 import yaml
 
 import mcurl_torchrl
-from recipes import schema
+from recipes import report, schema
+from tests.recipes.running import settings as compose
 
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "scripts"))
 
-from docs_site import api, commands, links, pages, settings  # noqa: E402
+from docs_site import api, commands, links, pages, results, settings  # noqa: E402
 
 FOLDERS = ["", *sorted(path.parent.name for path in (REPO / "mcurl_torchrl").glob("*/__init__.py"))]
 
@@ -135,6 +136,69 @@ def test_pages_that_did_not_change_stay_untouched(tmp_path: Path) -> None:
     assert (tmp_path / "replay.md").read_text(encoding="utf-8") != "changed"
     written = {path.name for path in tmp_path.rglob("*.md") if path.stat().st_mtime_ns != before[path]}
     assert written == {"replay.md"}
+
+
+CONF = REPO / "recipes" / "conf"
+OBJECTIVES = {file.stem for file in CONF.glob("shared/objective/*.yaml")} - {"none"}
+ALGORITHMS = sorted(OBJECTIVES | {file.stem for file in CONF.glob("*/algo/*.yaml")})
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_has_a_page(name: str) -> None:
+    page = (REPO / "docs" / "algorithms" / f"{name}.md").read_text(encoding="utf-8")
+    assert page.split("\n")[0].endswith(f": `algo={name}`")
+    assert "$$" in page
+    parts = ["Settings", "Against the reference implementation", "Results"]
+    assert re.findall("^## (.*)$", page, re.MULTILINE) == parts
+    last = page.split("## Results\n")[1]
+    assert "Published: " in last and "Here: " in last
+    assert f"[`{name}`]({name}.md)" in (REPO / "docs" / "algorithms" / "index.md").read_text(encoding="utf-8")
+
+
+SUITES = sorted(file.stem for file in (REPO / "benchmarks" / "suites").glob("*.yaml"))
+WITH_RUNS = [name for name in SUITES if any((results.FOLDER / name).glob("*/*/*/config.yaml"))]
+
+
+@pytest.mark.parametrize("name", WITH_RUNS)
+def test_a_suites_page_has_its_report_and_its_runs(name: str, site: Path) -> None:
+    page = (site / "results" / name / "index.md").read_text(encoding="utf-8")
+    written = (results.FOLDER / name / results.REPORT).read_text(encoding="utf-8")
+    for line in re.findall(r"^(?:\||#{2,}) .*", written, re.MULTILINE):  # its tables and headings
+        assert f"\n{line}\n" in page
+    figures = re.findall(r"\]\((figures/.+)\.png\)", written)
+    assert figures
+    for figure in figures:
+        assert f"(report/{figure}.png#only-light)" in page and f"(report/{figure}-dark.png#only-dark)" in page
+    for config in (results.FOLDER / name).glob("*/*/*/config.yaml"):
+        run = config.parent.relative_to(results.FOLDER / name).as_posix()
+        (row,) = re.findall(rf"^\| `{run}` \| (`python .*) \|$", page, re.MULTILINE)
+        command, commit, files = row.split(" | ")
+        algo, _, seed = config.parent.name.partition("-seed")
+        assert f" env={config.parents[1].name} algo={algo.split('-')[0]} seed={seed} " in command
+        assert "hydra" not in command and re.fullmatch("[0-9a-f]{9}(, [0-9a-f]{9})*", commit)
+        assert f"({run}/config.yaml)" in files
+
+
+@pytest.mark.parametrize("name", WITH_RUNS)
+def test_a_suites_report_is_of_the_runs_that_are_there(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else make it again: the folder's README.md has the command."""
+    monkeypatch.chdir(REPO)
+    given = [f"runs=benchmarks/results/{name}", f"out={tmp_path}", f"title='The suite {name}'"]
+    report.main(compose(*given, recipe="report"))
+    written = (results.FOLDER / name / results.REPORT).read_text(encoding="utf-8")
+    same_code = " (with the same code)"  # needs the history of git
+    assert written.replace(same_code, "") == (tmp_path / "report.md").read_text(encoding="utf-8").replace(same_code, "")
+    assert given[0] in (results.FOLDER / name / results.PAGE).read_text(encoding="utf-8")
+
+
+def test_folders_without_a_report_have_their_runs(site: Path) -> None:
+    page = (site / "results" / "first_looks" / "index.md").read_text(encoding="utf-8")
+    assert "## The report" not in page
+    assert "| `python recipes/sac_mcurl.py env=cartpole-swingup algo=state_sac " in page
+    assert results.page_with("benchmarks/results/x/report/report.md") == "benchmarks/results/x/README.md"
+    assert results.page_with("docs/report/report.md") == "docs/report/report.md"
 
 
 def test_code_keeps_what_looks_like_a_link() -> None:

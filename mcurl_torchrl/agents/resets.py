@@ -16,10 +16,10 @@ __all__ = ["Resets", "forget", "part_to_keep", "restart"]
 class Resets:
     """Resets networks at intervals, so that many updates per step do no harm (https://arxiv.org/abs/2205.07802).
 
-    As in SR-SPR (https://arxiv.org/abs/2305.19452), heads get new weights; the encoder keeps a part of its weights, and
-    Adam's moments of all of them. The warm-up of an auxiliary task starts again: the released code of BBF, the
-    successor of SR-SPR, restarts all of its schedules. The last reset is at least one interval before the end of
-    training.
+    As in SR-SPR (https://openreview.net/forum?id=OpC-9aBBVJe), heads get new weights; the encoder keeps a part of its
+    weights, and Adam's moments of all of them. The warm-up of an auxiliary task starts again: the released code of BBF
+    (https://arxiv.org/abs/2305.19452), the successor of SR-SPR, restarts all of its schedules. The last reset is at
+    least one interval before the end of training.
 
     Args:
         interval_updates (int): the number of updates from one reset to the next.

@@ -212,7 +212,8 @@ def add_comparisons(pages: Pages, section: Section, repetitions: int) -> None:
     if len(found) <= MOST_IN_SHORT:
         pages.in_short += [
             f"{section.name}: a run of {one.ours} ends higher than one of {one.theirs} with probability "
-            f"{decimal(one.improvement, 2)}, on {one.tasks[0] if len(one.tasks) == 1 else f'{len(one.tasks)} tasks'}."
+            f"{decimal(one.improvement, 2)}, on {one.tasks[0] if len(one.tasks) == 1 else f'{len(one.tasks)} tasks'}"
+            f"{'' if one.improvement.has_interval else f' ({NO_INTERVAL})'}."
             for one in found
         ]
     if len(differences) <= MOST_DIFFERENCES:
@@ -221,6 +222,8 @@ def add_comparisons(pages: Pages, section: Section, repetitions: int) -> None:
         pages.blocks.append(TableBlock(caption, columns, sorted(differences)))
     else:
         pages.blocks.append(Paragraph("`report.csv` has the differences of final returns on each task."))
+    if not any(one.improvement.has_interval for one in found):
+        return  # points alone would look certain
     panel = {f"{one.ours} over {one.theirs}": one.improvement for one in found}
     drawing = draw_estimates({"Probability of improvement": panel}, columns=1, neutral=0.5)
     text = "Probabilities of improvement with their intervals, from the table above; at 0.5 there is no difference."

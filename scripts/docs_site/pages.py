@@ -31,12 +31,12 @@ def assemble(folder: Path) -> None:
     waiting += results.files()
     made: dict[str, bytes] = {}
     while waiting:
-        source = waiting.pop()
+        source = results.page_with(waiting.pop())
         if place(source) in made or not (REPO / source).is_file():
             continue
         content = (REPO / source).read_bytes()
         if source.endswith(".md"):
-            text = content.decode("utf-8")
+            text = results.complete(content.decode("utf-8"), REPO / source)
             content = move_links(text, source).encode("utf-8")
             waiting += linked_files(text, source)
         made[place(source)] = content
@@ -57,8 +57,8 @@ def place(source: str) -> str:
     if path.is_relative_to("docs"):
         return str(path.relative_to("docs"))
     if path.is_relative_to(RESULTS):
-        inside = path.relative_to(RESULTS)
-        if inside.name in results.PAGES:  # of which a folder has one that is shown
+        inside = PurePosixPath(results.page_with(source)).relative_to(RESULTS)
+        if inside.name == results.PAGE:
             inside = inside.with_name("index.md")
         return str(PurePosixPath("results") / inside)
     return str(PurePosixPath("repository") / path)

@@ -222,6 +222,9 @@ def test_fewer_than_three_seeds_have_no_interval_and_the_page_says_why(tmp_path:
     assert made.number(kind="task", method="rainbow", quantity="final return")[1] is not None
     assert made.number(quantity="probability of improvement")[1:] == (None, None)
     assert "fewer than 3 seeds" in made.markdown and "mcurl on Pong (2 seeds)" in made.markdown
+    (sentence,) = re.findall("- Atari: a run of mcurl ends higher .*", made.markdown)
+    assert sentence.endswith("on Pong (no interval where a task has fewer than 3 seeds).")
+    assert not (made.out / "figures" / "atari-improvement.png").exists()  # points alone would look certain
 
 
 def test_other_settings_are_kept_apart_and_named(tmp_path: Path):
@@ -452,7 +455,7 @@ def test_what_is_other_than_the_suite_declares_is_marked(suite: Path, tmp_path: 
     }
     made = make(tmp_path / "out", tmp_path / "runs")
     assert "commit bbbbbbb, not the declared aaaaaaa" in made.markdown
-    assert "3 of the 16 runs of the suite are not started: `Pong/mcurl-seed4`" in made.markdown
+    assert "3 of the 16 runs of the suite are not there yet: `Pong/mcurl-seed4`" in made.markdown
     assert made.number(kind="task", task="Pong", method="rainbow", quantity="final return")[0] == pytest.approx(-18)
 
 
