@@ -47,7 +47,7 @@ class EnvConfig:
     num_frames: int = MISSING  # in an observation
     image_size: int = MISSING  # height and width of a frame, in pixels
     observation: str = choice("pixels", "state")  # state: for dmc
-    camera_id: int | None = None  # dmc; null: 0, and 2 for quadruped
+    camera_id: int | None = None  # dmc; null: 0, and 2 for quadruped; -1: MuJoCo's free camera
     shadows: bool = True  # dmc
     multisampling: bool = True  # dmc
     frame_skip: int = 4  # atari: frames of the emulator per env step

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 NAMED_BY = {"dmc": "task", "atari": "game", "gym": "id"}  # the key that names an environment of each backend
 FREE = ("env.kwargs", "logging.wandb", "logging.mlflow")  # settings whose keys others read
 TRACKERS = ("wandb", "mlflow")
+FREE_CAMERA = -1  # of MuJoCo: the one number below 0
 # Numbers are above 0, and whole numbers therefore at least 1, except for these: they may be 0.
 MAY_BE_ZERO = {
     *("seed", "sample_ahead", "epsilon", "env.camera_id", "env.max_noops", "env.published.curl_coeff"),
@@ -84,15 +85,17 @@ def check_numbers(settings: Mapping[Any, Any], prefix: str = "") -> None:
             if key not in FREE and ours:
                 check_numbers(value, f"{key}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            check_number(key, value)
+            hides_nothing = key == "objective.mask_ratio" and settings.get("name") == "mlr"  # it learns all the same
+            check_number(key, value, zero=key in MAY_BE_ZERO or hides_nothing)
 
 
-def check_number(key: str, value: float) -> None:
-    zero, one = key in MAY_BE_ZERO, key in AT_MOST_ONE
-    if (value >= 0 if zero else value > 0) and math.isfinite(value) and not (one and value > 1):
+def check_number(key: str, value: float, *, zero: bool) -> None:
+    one = key in AT_MOST_ONE
+    least = FREE_CAMERA if key == "env.camera_id" else 0
+    if (value >= least if zero else value > 0) and math.isfinite(value) and not (one and value > 1):
         return
     whole = isinstance(value, int) and not key.startswith("objective.")  # whose settings have no types
-    lowest = "at least 0" if zero else "at least 1" if whole else "above 0"
+    lowest = f"at least {least}" if zero else "at least 1" if whole else "above 0"
     highest = " and at most 1" if one else "" if isinstance(value, int) else " and finite"
     raise ValueError(f"{key}={value}; it must be {lowest}{highest}")
 

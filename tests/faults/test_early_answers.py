@@ -149,6 +149,7 @@ def test_the_bounds_are_of_settings_that_exist() -> None:
         ("sac.critic_tau", [0.1, 1.0], [0.0, 1.1]),
         ("threads", [1, 64], [0, -1]),
         ("seed", [0, 7], [-1]),
+        ("env.camera_id", [-1, 0], [-2]),  # -1 is MuJoCo's free camera
     ],
 )
 def test_bounds_of_numbers(key: str, taken: list[float], refused: list[float]) -> None:
@@ -162,6 +163,13 @@ def test_bounds_of_numbers(key: str, taken: list[float], refused: list[float]) -
     for value in refused:
         with pytest.raises(ValueError, match=rf"{key}={value}; it must be"):
             check_numbers(nested(value))
+
+
+def test_mlr_may_hide_nothing() -> None:
+    task = "mcurl_torchrl.objectives.masked_reconstruction_task.MaskedReconstructionTask"
+    check_numbers({"objective": {"name": "mlr", "task": task, "mask_ratio": 0}})
+    with pytest.raises(ValueError, match=r"objective.mask_ratio=0; it must be above 0 and at most 1"):
+        check_numbers({"objective": {"name": "mcurl", "task": "mcurl_torchrl.objectives.X", "mask_ratio": 0}})
 
 
 def test_the_numbers_of_an_objective_that_is_not_ours_are_free() -> None:
