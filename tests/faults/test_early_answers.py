@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 
 from recipes import schema
 from recipes.command_line import config_folder
+from recipes.early_answers import answer_early
 from recipes.objective_files import objective_keys
 from recipes.value_checks import AT_MOST_ONE, MAY_BE_ZERO, check_numbers, check_trackers, choices_of
 
@@ -170,6 +171,12 @@ def test_mlr_may_hide_nothing() -> None:
     check_numbers({"objective": {"name": "mlr", "task": task, "mask_ratio": 0}})
     with pytest.raises(ValueError, match=r"objective.mask_ratio=0; it must be above 0 and at most 1"):
         check_numbers({"objective": {"name": "mcurl", "task": "mcurl_torchrl.objectives.X", "mask_ratio": 0}})
+
+
+def test_a_setting_may_name_what_hydra_knows_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ["sac_mcurl.py", "env=gym", "env.id=Some-v0", "env.kwargs={folder: ${hydra:runtime.output_dir}}"]
+    monkeypatch.setattr(sys, "argv", settings)
+    answer_early(config_name="sac_mcurl", schema=schema.SACRecipeConfig)
 
 
 def test_the_numbers_of_an_objective_that_is_not_ours_are_free() -> None:
