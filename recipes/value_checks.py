@@ -32,6 +32,16 @@ AT_MOST_ONE = {
     *("objective.tau", "objective.target_tau", "env.published.mask_ratio"),
 }
 
+# What the library's objectives take; the settings of an objective have no schema.
+WORDS = {
+    "objective.layout": ("interleaved", "added"),
+    "objective.negatives": ("batch", "sequence"),
+    "objective.projection": ("none", "linear", "curl"),
+    "objective.projector": ("mlp", "head"),
+    "objective.reduction": ("mean", "sum", "none"),
+    "objective.views": ("batch", "slices"),
+}
+
 
 def check_values(cfg: DictConfig) -> None:
     """Refuses values that no run can have, by the names under which they were set."""
@@ -81,12 +91,16 @@ def check_numbers(settings: Mapping[Any, Any], prefix: str = "") -> None:
     for name, value in settings.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            ours = key != "objective" or str(value.get("task")).startswith("mcurl_torchrl.")
-            if key not in FREE and ours:
+            if key not in FREE and (key != "objective" or is_ours(value)):
                 check_numbers(value, f"{key}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             hides_nothing = key == "objective.mask_ratio" and settings.get("name") == "mlr"  # it learns all the same
             check_number(key, value, zero=key in MAY_BE_ZERO or hides_nothing)
+
+
+def is_ours(objective: Mapping[Any, Any]) -> bool:
+    """Tells whether an objective is one of the library's; what others take is not known here."""
+    return str(objective.get("task")).startswith("mcurl_torchrl.")
 
 
 def check_number(key: str, value: float, *, zero: bool) -> None:
@@ -101,8 +115,12 @@ def check_number(key: str, value: float, *, zero: bool) -> None:
 
 
 def check_choices(cfg: DictConfig, schema: type) -> None:
-    """Refuses a value that is none of those that a schema lists for its key."""
-    for key, choices in choices_of(schema):
+    """Refuses a value that is none of those that a schema, or one of our objectives, lists for its key."""
+    objective = OmegaConf.select(cfg, "objective") or {}
+    words = {
+        key: choices for key, choices in WORDS.items() if key.partition(".")[2] in objective and is_ours(objective)
+    }
+    for key, choices in {**dict(choices_of(schema)), **words}.items():
         if not OmegaConf.is_missing(cfg, key) and (value := OmegaConf.select(cfg, key)) not in choices:
             raise ValueError(f"{key}={value!r}; choose one of {list(choices)}")
 
