@@ -107,6 +107,7 @@ def read_settings(arguments: list[str], schema: type, conf: Path) -> tuple[list[
     from recipes.launchers import check_launcher  # it needs this module
 
     check_launcher(overrides, multirun=is_multirun(arguments))
+    check_resume(overrides, multirun=is_multirun(arguments))
     rewritten = dict(zip(settings, (override.input_line for override in overrides), strict=True))
     arguments = [rewritten.get(argument, argument) for argument in arguments]
     given = {override.key_or_group: override.value() for override in overrides if not override.is_sweep_override()}
@@ -145,14 +146,9 @@ def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
         return [*arguments, *settings_to_start_again(overrides, schema)]
     if resumed[-1].value() is None:
         return arguments
-    multirun, given = is_multirun(arguments), {override.key_or_group for override in overrides}
     if resumed[-1].value() == AUTO:
-        place = "hydra.sweep.dir" if multirun else "hydra.run.dir"
-        if place not in given:
-            raise BadCommand(f"resume=auto looks for a run in a directory that you name: add {place}=DIR")
         return arguments
-    if multirun:
-        raise BadCommand("resume=DIR continues one run; resume=auto continues a sweep")
+    given = {override.key_or_group for override in overrides}
     directory = open_run(resumed[-1])
     check_recipe(directory, schema().recipe)
     flags = [argument for argument in arguments if argument.startswith("-")]
@@ -163,6 +159,16 @@ def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
     # Hydra's own record of the first start, .hydra/, stays as it is.
     place = [f"hydra.run.dir={quoted(directory.path)}", "hydra.output_subdir=null"]
     return [*flags, *before, *settings, *place]
+
+
+def check_resume(overrides: list[Override], *, multirun: bool) -> None:
+    """Refuses resume=auto without a directory to look in, and a sweep that continues one run."""
+    given = {override.key_or_group: override.value() for override in overrides}
+    place = "hydra.sweep.dir" if multirun else "hydra.run.dir"
+    if given.get("resume") == AUTO and place not in given:
+        raise BadCommand(f"resume=auto looks for a run in a directory that you name: add {place}=DIR")
+    if multirun and given.get("resume") not in (None, AUTO):
+        raise BadCommand("resume=DIR continues one run; resume=auto continues a sweep")
 
 
 def run_named_by(override: Override) -> Path:

@@ -69,8 +69,9 @@ def answer_early(*, config_name: str, schema: type) -> None:
 def can_be_composed(arguments: list[str], overrides: list[Override]) -> bool:
     """Tells whether the command line alone says what is run, and that it is one job."""
     swept = is_multirun(arguments) or any(override.is_sweep_override() for override in overrides)
+    hydras = any("${hydra:" in str(override.input_line) for override in overrides)  # known when the job begins
     # What a run directory holds is checked with the modules that wrote it.
-    return not swept and not any(override.key_or_group == "resume" for override in overrides)
+    return not swept and not hydras and not any(override.key_or_group == "resume" for override in overrides)
 
 
 def names_a_run(override: Override, arguments: list[str]) -> bool:

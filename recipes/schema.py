@@ -47,7 +47,7 @@ class EnvConfig:
     num_frames: int = MISSING  # in an observation
     image_size: int = MISSING  # height and width of a frame, in pixels
     observation: str = choice("pixels", "state")  # state: for dmc
-    camera_id: int | None = None  # dmc; null: 0, and 2 for quadruped
+    camera_id: int | None = None  # dmc; null: 0, and 2 for quadruped; -1: MuJoCo's free camera
     shadows: bool = True  # dmc
     multisampling: bool = True  # dmc
     frame_skip: int = 4  # atari: frames of the emulator per env step
@@ -239,7 +239,7 @@ class RecipeConfig:
     threads: int | None = None  # torch's; null: as torch chooses
     compile: bool = False  # compile the losses with torch.compile; needs a C++ compiler, and minutes at first
     cuda_graphs: bool = False  # with compile, on a GPU: run the compiled losses as CUDA graphs
-    precision: str = "float32"  # float32 | bfloat16: of the layers' products in losses; weights are float32
+    precision: str = choice("float32", "bfloat16")  # of the layers' products in losses; weights are float32
     sample_ahead: int = 0  # batches that a thread draws during updates; 0: each is drawn when it is needed
     resume: str | None = None  # a run directory to continue; auto: start or continue in hydra.run.dir
     resume_changed: bool = False  # continue although settings differ

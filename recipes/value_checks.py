@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 NAMED_BY = {"dmc": "task", "atari": "game", "gym": "id"}  # the key that names an environment of each backend
 FREE = ("env.kwargs", "logging.wandb", "logging.mlflow")  # settings whose keys others read
 TRACKERS = ("wandb", "mlflow")
+FREE_CAMERA = -1  # of MuJoCo: the one number below 0
 # Numbers are above 0, and whole numbers therefore at least 1, except for these: they may be 0.
 MAY_BE_ZERO = {
     *("seed", "sample_ahead", "epsilon", "env.camera_id", "env.max_noops", "env.published.curl_coeff"),
@@ -29,6 +30,16 @@ AT_MOST_ONE = {
     *("rainbow.priority_correction_begin", "rainbow.priority_correction_end", "rainbow.target_tau"),
     *("objective.mask_ratio", "objective.zero", "objective.replace", "objective.dropout"),
     *("objective.tau", "objective.target_tau", "env.published.mask_ratio"),
+}
+
+# What the library's objectives take; the settings of an objective have no schema.
+WORDS = {
+    "objective.layout": ("interleaved", "added"),
+    "objective.negatives": ("batch", "sequence"),
+    "objective.projection": ("none", "linear", "curl"),
+    "objective.projector": ("mlp", "head"),
+    "objective.reduction": ("mean", "sum", "none"),
+    "objective.views": ("batch", "slices"),
 }
 
 
@@ -80,26 +91,36 @@ def check_numbers(settings: Mapping[Any, Any], prefix: str = "") -> None:
     for name, value in settings.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            ours = key != "objective" or str(value.get("task")).startswith("mcurl_torchrl.")
-            if key not in FREE and ours:
+            if key not in FREE and (key != "objective" or is_ours(value)):
                 check_numbers(value, f"{key}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            check_number(key, value)
+            hides_nothing = key == "objective.mask_ratio" and settings.get("name") == "mlr"  # it learns all the same
+            check_number(key, value, zero=key in MAY_BE_ZERO or hides_nothing)
 
 
-def check_number(key: str, value: float) -> None:
-    zero, one = key in MAY_BE_ZERO, key in AT_MOST_ONE
-    if (value >= 0 if zero else value > 0) and math.isfinite(value) and not (one and value > 1):
+def is_ours(objective: Mapping[Any, Any]) -> bool:
+    """Tells whether an objective is one of the library's; what others take is not known here."""
+    return str(objective.get("task")).startswith("mcurl_torchrl.")
+
+
+def check_number(key: str, value: float, *, zero: bool) -> None:
+    one = key in AT_MOST_ONE
+    least = FREE_CAMERA if key == "env.camera_id" else 0
+    if (value >= least if zero else value > 0) and math.isfinite(value) and not (one and value > 1):
         return
     whole = isinstance(value, int) and not key.startswith("objective.")  # whose settings have no types
-    lowest = "at least 0" if zero else "at least 1" if whole else "above 0"
+    lowest = f"at least {least}" if zero else "at least 1" if whole else "above 0"
     highest = " and at most 1" if one else "" if isinstance(value, int) else " and finite"
     raise ValueError(f"{key}={value}; it must be {lowest}{highest}")
 
 
 def check_choices(cfg: DictConfig, schema: type) -> None:
-    """Refuses a value that is none of those that a schema lists for its key."""
-    for key, choices in choices_of(schema):
+    """Refuses a value that is none of those that a schema, or one of our objectives, lists for its key."""
+    objective = OmegaConf.select(cfg, "objective") or {}
+    words = {
+        key: choices for key, choices in WORDS.items() if key.partition(".")[2] in objective and is_ours(objective)
+    }
+    for key, choices in {**dict(choices_of(schema)), **words}.items():
         if not OmegaConf.is_missing(cfg, key) and (value := OmegaConf.select(cfg, key)) not in choices:
             raise ValueError(f"{key}={value!r}; choose one of {list(choices)}")
 

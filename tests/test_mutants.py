@@ -75,7 +75,7 @@ MUTANTS = [
     Mutant(
         "a large grid of symbols is an image",
         "envs/images.py",
-        "if not self._began:",
+        "if not self._was_bright:",
         "if False:",
         "tests/faults/test_environments.py::test_a_large_grid_of_symbols_is_refused_when_it_comes",
     ),

@@ -18,6 +18,7 @@ __all__ = ["ToFrames", "check_image", "choose_image", "is_image", "layout_of", "
 CHANNELS = (1, 3, 4)
 SMALLEST_SIDE = 12  # a board or a grid of symbols is smaller (MiniGrid's is 7 x 7), and too small for the encoders
 LARGEST_GRID, NUM_SYMBOLS = 64, 16  # up to this size, an image that has values below 16 only may be a grid of symbols
+DARK_FRAMES = 32  # so many dark frames are a grid: an episode may begin with a dark image, but a grid stays dark
 TOLERANCE = 1 / 255  # of float images: a rounding error may leave [0, 1], by less than one of 256 gray levels
 
 
@@ -59,21 +60,10 @@ def check_image(image: np.ndarray | Tensor, declared: str, name: str) -> None:
     raise ValueError(f"{name} is declared {wanted}, but the environment returned {dtype} from {low:g} to {high:g}")
 
 
-def check_brightness(image: Tensor, layout: str | None, name: str) -> None:
-    """Refuses a small image with low numbers only, not all of them the same: it is probably a grid of symbols.
-
-    An encoder divides by 255. Such an image would be nearly black, and the encoder would learn nothing.
-    """
-    height, width = image.shape[-3:-1] if layout == "HWC" else image.shape[-2:]
-    if image.dtype != torch.uint8 or min(height, width) > LARGEST_GRID:
-        return
-    lowest, highest = image.min().item(), image.max().item()
-    if lowest < highest < NUM_SYMBOLS:
-        raise ValueError(
-            f"{name}, {height} x {width}, has no number above {highest} when an episode begins: it is a grid of "
-            "symbols, or nearly black. Images have numbers from 0 to 255: give another image with pixels_key, the "
-            "drawing of a Gymnasium environment with render=True, or scale the numbers"
-        )
+def may_be_symbols(image: Tensor, layout: str | None) -> bool:
+    """Returns whether an image is as small as a grid of symbols, and has numbers that are as low."""
+    sides = image.shape[-3:-1] if layout == "HWC" else image.shape[-2:]
+    return image.dtype == torch.uint8 and min(sides) <= LARGEST_GRID and image.max().item() < NUM_SYMBOLS
 
 
 def choose_image(images: Sequence[NestedKey], pixels_key: NestedKey | None, shown: object) -> NestedKey:
@@ -124,21 +114,38 @@ class ToFrames(Transform):
         self._declared = dtype
         self._layout = layout_of(image_shape)
         self._size = None if image_size is None else (image_size, image_size)
-        self._began = False
+        self._dark_frames, self._was_bright = 0, False  # what there was so far
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         image = next_tensordict.get(self.in_keys[0])
         if self._declared is not None:
             check_image(image, self._declared, f"the image {self.in_keys[0]!r}")
+        if not self._was_bright:
+            self._check_brightness(image)
         if self.in_keys[0] != "pixels":
             next_tensordict.del_(self.in_keys[0])
         return next_tensordict.set("pixels", self._apply_transform(image))
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        if not self._began:  # only the first episode is checked: others may begin with a dark image
-            check_brightness(tensordict_reset.get(self.in_keys[0]), self._layout, f"the image {self.in_keys[0]!r}")
-            self._began = True
         return self._call(tensordict_reset)
+
+    def _check_brightness(self, image: Tensor) -> None:
+        """Refuses small images that have low numbers only, frame after frame: grids of symbols look like that.
+
+        An encoder divides by 255. Such images would be nearly black, and the encoder would learn nothing.
+        """
+        if not may_be_symbols(image, self._layout):
+            self._was_bright = True
+        elif image.min() < image.max():  # a blank frame tells nothing
+            self._dark_frames += 1
+            if self._dark_frames >= DARK_FRAMES:
+                height, width = image.shape[-3:-1] if self._layout == "HWC" else image.shape[-2:]
+                raise ValueError(
+                    f"the image {self.in_keys[0]!r}, {height} x {width}, has no number above {NUM_SYMBOLS - 1} in its "
+                    f"first {DARK_FRAMES} frames: it is a grid of symbols, or nearly black. Images have numbers from 0 "
+                    "to 255: give another image with pixels_key, the drawing of a Gymnasium environment with "
+                    "render=True, or scale the numbers"
+                )
 
     def _apply_transform(self, image: Tensor) -> Tensor:
         return to_frame(image, self._layout, self._size)

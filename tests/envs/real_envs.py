@@ -146,7 +146,7 @@ def refuse_symbols() -> dict[str, Any]:
     said = []
     for make in (lambda: minigrid(wrapped=False), large_grid):
         try:
-            make_pixel_env(make()).reset()
+            make_pixel_env(make()).rollout(40, break_when_any_done=False)
         except ValueError as error:
             said.append(str(error))
     return {"said": said}

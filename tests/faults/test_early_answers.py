@@ -16,10 +16,21 @@ import hydra
 import pytest
 from omegaconf import OmegaConf
 
+from mcurl_torchrl.modules import actions, projections
+from mcurl_torchrl.objectives import contrastive_task, functional, masked_reconstruction_task
 from recipes import schema
 from recipes.command_line import config_folder
+from recipes.early_answers import answer_early
 from recipes.objective_files import objective_keys
-from recipes.value_checks import AT_MOST_ONE, MAY_BE_ZERO, check_numbers, check_trackers, choices_of
+from recipes.value_checks import (
+    AT_MOST_ONE,
+    MAY_BE_ZERO,
+    WORDS,
+    check_choices,
+    check_numbers,
+    check_trackers,
+    choices_of,
+)
 
 RECIPES = Path(schema.__file__).parent
 # The script as it is started from a shell; then whether it imported torch on the way.
@@ -80,6 +91,10 @@ def test_help_needs_no_torch(tmp_path: Path, script: str, argument: str) -> None
         ("sac_mcurl", "resume=here,there", "resume=here,there: there is no such path, and Hydra reads it as several"),
         ("evaluate", "run=/no/such/run", "/no/such/run: it does not exist. Runs with a checkpoint: none"),
         ("sac_mcurl", "logging.wandb=mcurl", "logging.wandb=mcurl; give its options, as in 'logging.wandb={project"),
+        ("sac_mcurl", "precision=half", "precision='half'; choose one of ['float32', 'bfloat16']"),
+        ("sac_mcurl", "objective.reduction=max", "objective.reduction='max'; choose one of ['mean', 'sum', 'none']"),
+        ("sac_mcurl", "resume=auto", "resume=auto looks for a run in a directory that you name: add hydra.run.dir=DIR"),
+        ("sac_mcurl", "-m resume=auto seed=1,2", "directory that you name: add hydra.sweep.dir=DIR"),
         ("sac_mcurl", "replay.capacity=0", "replay.capacity=0; it must be at least 1"),
         ("evaluate", "episodes=3", "evaluate.py: run=RUN_DIR is needed"),
         ("probe", "", "probe.py: encoders=FILE is needed"),
@@ -149,6 +164,7 @@ def test_the_bounds_are_of_settings_that_exist() -> None:
         ("sac.critic_tau", [0.1, 1.0], [0.0, 1.1]),
         ("threads", [1, 64], [0, -1]),
         ("seed", [0, 7], [-1]),
+        ("env.camera_id", [-1, 0], [-2]),  # -1 is MuJoCo's free camera
     ],
 )
 def test_bounds_of_numbers(key: str, taken: list[float], refused: list[float]) -> None:
@@ -164,11 +180,41 @@ def test_bounds_of_numbers(key: str, taken: list[float], refused: list[float]) -
             check_numbers(nested(value))
 
 
+def test_mlr_may_hide_nothing() -> None:
+    task = "mcurl_torchrl.objectives.masked_reconstruction_task.MaskedReconstructionTask"
+    check_numbers({"objective": {"name": "mlr", "task": task, "mask_ratio": 0}})
+    with pytest.raises(ValueError, match=r"objective.mask_ratio=0; it must be above 0 and at most 1"):
+        check_numbers({"objective": {"name": "mcurl", "task": "mcurl_torchrl.objectives.X", "mask_ratio": 0}})
+
+
+def test_a_setting_may_name_what_hydra_knows_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ["sac_mcurl.py", "env=gym", "env.id=Some-v0", "env.kwargs={folder: ${hydra:runtime.output_dir}}"]
+    monkeypatch.setattr(sys, "argv", settings)
+    answer_early(config_name="sac_mcurl", schema=schema.SACRecipeConfig)
+
+
 def test_the_numbers_of_an_objective_that_is_not_ours_are_free() -> None:
     check_numbers({"objective": {"task": "my_package.MyTask", "tau": -3}})
     check_numbers({"env": {"kwargs": {"size": -3}}, "compile": False})
     with pytest.raises(ValueError, match=r"objective.tau=-3; it must be above 0 and at most 1"):
         check_numbers({"objective": {"task": "mcurl_torchrl.objectives.ContrastiveTask", "tau": -3}})
+
+
+def test_the_words_of_objectives_are_those_of_the_library() -> None:
+    ours = {
+        "objective.layout": actions.ACTION_LAYOUTS,
+        "objective.negatives": functional.NEGATIVES,
+        "objective.projection": projections.PROJECTIONS,
+        "objective.projector": masked_reconstruction_task._PROJECTORS,
+        "objective.reduction": functional.REDUCTIONS,
+        "objective.views": contrastive_task._VIEWS,
+    }
+    assert ours == WORDS
+    own = OmegaConf.create({"objective": {"task": "my_package.MyTask", "views": "mine"}})
+    check_choices(own, schema.ReportConfig)
+    own.objective.task = "mcurl_torchrl.objectives.ContrastiveTask"
+    with pytest.raises(ValueError, match=r"objective.views='mine'; choose one of \['batch', 'slices'\]"):
+        check_choices(own, schema.ReportConfig)
 
 
 def test_every_list_of_choices_has_the_default() -> None:

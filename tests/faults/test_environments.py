@@ -95,38 +95,44 @@ def test_a_grid_of_symbols_is_no_image(shape: tuple[int, ...], accepted: bool) -
             make_pixel_env(Grid(), **options)
 
 
-class LargeGrid(Tiny):
-    """Shows the same image when an episode begins, and black images afterwards."""
+class Shows(Tiny):
+    """Shows given images in turn, and the last of them from then on."""
 
-    def __init__(self, image: np.ndarray, later: np.ndarray | None = None) -> None:
+    def __init__(self, *images: np.ndarray) -> None:
         super().__init__()
-        self.observation_space = spaces.Box(0, 255, image.shape, np.uint8)
-        self.images = [image, image if later is None else later]
+        self.observation_space = spaces.Box(0, 255, images[0].shape, np.uint8)
+        self.images = list(images)
 
-    def reset(self, **options):
-        return self.images.pop(0) if len(self.images) > 1 else self.images[0], super().reset(**options)[1]
+    def observe(self) -> np.ndarray:
+        return self.images.pop(0) if len(self.images) > 1 else self.images[0]
+
+
+SYMBOLS = np.random.default_rng(1).integers(0, 11, (16, 16, 3), np.uint8)
 
 
 @pytest.mark.parametrize("shape", [(16, 16, 3), (3, 16, 16), (16, 16), (64, 70, 1)])
 def test_a_large_grid_of_symbols_is_refused_when_it_comes(shape: tuple[int, ...]) -> None:
-    symbols = np.random.default_rng(1).integers(0, 11, shape, np.uint8)
+    symbols = np.resize(SYMBOLS, shape)
     height, width = (size for size in shape if size > 3)
-    said = rf"the image '\w+', {height} x {width}, has no number above 10 when an episode begins"
-    with pytest.raises(ValueError, match=said):
-        make_pixel_env(LargeGrid(symbols)).reset()
-    with pytest.raises(ValueError, match=said):
-        make_pixel_env(GymWrapper(LargeGrid(symbols))).reset()
+    said = rf"the image '\w+', {height} x {width}, has no number above 15 in its first 32 frames"
+    for env in (Shows(symbols), GymWrapper(Shows(symbols))):
+        with pytest.raises(ValueError, match=said):
+            make_pixel_env(env).rollout(32, break_when_any_done=False)
 
 
 def test_dark_images_are_no_symbols() -> None:
-    dark = np.random.default_rng(1).integers(0, 11, (16, 16, 3), np.uint8)
-    bright = dark + 5  # up to 15: one more number is needed
+    bright = SYMBOLS + 5  # up to 15: one more number is needed
     bright[3, 4] = 16
-    for taken in (np.full_like(dark, 7), bright, np.resize(dark, (65, 65, 3))):
-        make_pixel_env(LargeGrid(taken)).reset()
-    env = make_pixel_env(LargeGrid(bright, later=dark), num_frames=1)
-    assert env.reset()["pixels"].max() == 16
-    assert torch.equal(env.reset()["pixels"], torch.from_numpy(dark).movedim(-1, 0))  # later episodes may be dark
+    for taken in (np.full_like(SYMBOLS, 7), bright, np.resize(SYMBOLS, (65, 65, 3))):
+        make_pixel_env(Shows(taken)).rollout(40, break_when_any_done=False)
+    dark_later = make_pixel_env(Shows(bright, SYMBOLS), num_frames=1)
+    assert dark_later.rollout(40, break_when_any_done=False)["pixels"].amax((1, 2, 3))[:2].tolist() == [16, 10]
+
+
+def test_an_episode_may_begin_in_the_dark() -> None:
+    """Of a resumed run, or of an evaluation, an episode that begins in the dark may be the first."""
+    bright = np.full_like(SYMBOLS, 200)
+    make_pixel_env(Shows(*[SYMBOLS] * 31, bright, SYMBOLS)).rollout(80, break_when_any_done=False)
 
 
 def test_actions_of_several_parts_are_refused() -> None:
