@@ -10,6 +10,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from recipes.schema import RecipeConfig
+
 NAMED_BY = {"dmc": "task", "atari": "game", "gym": "id"}  # the key that names an environment of each backend
 FREE = ("env.kwargs", "logging.wandb", "logging.mlflow")  # settings whose keys others read
 TRACKERS = ("wandb", "mlflow")
@@ -32,7 +34,9 @@ AT_MOST_ONE = {
     *("objective.tau", "objective.target_tau", "env.published.mask_ratio"),
 }
 
-# What the library's objectives take; the settings of an objective have no schema.
+# These objectives have the bounds and the words of this file; a new one is checked by its own constructor.
+KNOWN_OBJECTIVES = {"none", "mcurl", "curl", "seq_curl", "sym_curl", "cpc", "mcurl_actions", "mlr", "spr"}
+# The settings of an objective have no schema.
 WORDS = {
     "objective.layout": ("interleaved", "added"),
     "objective.negatives": ("batch", "sequence"),
@@ -51,7 +55,15 @@ def check_values(cfg: DictConfig) -> None:
         check_trackers(cfg.logging)
     if "total_env_steps" in cfg and cfg.total_env_steps < (least := max(cfg.env.action_repeat, 1)):
         raise ValueError(f"total_env_steps={cfg.total_env_steps}; it must be at least {least}, one agent step")
-    check_numbers(OmegaConf.to_container(cfg, resolve=True))
+    known = declared_here(OmegaConf.get_type(cfg))
+    settings = OmegaConf.to_container(cfg, resolve=True)
+    check_numbers({name: value for name, value in settings.items() if name in known})
+
+
+def declared_here(schema: type) -> set[str]:
+    """Returns the settings that recipes/schema.py declares: a recipe of somebody else may add settings of its own."""
+    ours = [kind for kind in schema.__mro__ if kind.__module__ == RecipeConfig.__module__]
+    return {name for kind in ours for name in kind.__annotations__}
 
 
 def check_env(env: Any) -> None:
@@ -87,20 +99,20 @@ def check_trackers(logging: Any) -> None:
 
 
 def check_numbers(settings: Mapping[Any, Any], prefix: str = "") -> None:
-    """Refuses numbers out of the bounds of their settings. The numbers of an objective that is not ours are free."""
+    """Refuses numbers out of the bounds of their settings. The numbers of a new objective are free."""
     for name, value in settings.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            if key not in FREE and (key != "objective" or is_ours(value)):
+            if key not in FREE and (key != "objective" or is_known(value)):
                 check_numbers(value, f"{key}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             hides_nothing = key == "objective.mask_ratio" and settings.get("name") == "mlr"  # it learns all the same
             check_number(key, value, zero=key in MAY_BE_ZERO or hides_nothing)
 
 
-def is_ours(objective: Mapping[Any, Any]) -> bool:
-    """Tells whether an objective is one of the library's; what others take is not known here."""
-    return str(objective.get("task")).startswith("mcurl_torchrl.")
+def is_known(objective: Mapping[Any, Any]) -> bool:
+    """Returns whether the bounds and the words of this file are those of an objective."""
+    return objective.get("name") in KNOWN_OBJECTIVES and str(objective.get("task")).startswith("mcurl_torchrl.")
 
 
 def check_number(key: str, value: float, *, zero: bool) -> None:
@@ -115,11 +127,9 @@ def check_number(key: str, value: float, *, zero: bool) -> None:
 
 
 def check_choices(cfg: DictConfig, schema: type) -> None:
-    """Refuses a value that is none of those that a schema, or one of our objectives, lists for its key."""
+    """Refuses a value that is none of those that a schema, or a known objective, lists for its key."""
     objective = OmegaConf.select(cfg, "objective") or {}
-    words = {
-        key: choices for key, choices in WORDS.items() if key.partition(".")[2] in objective and is_ours(objective)
-    }
+    words = {key: words for key, words in WORDS.items() if is_known(objective) and key.partition(".")[2] in objective}
     for key, choices in {**dict(choices_of(schema)), **words}.items():
         if not OmegaConf.is_missing(cfg, key) and (value := OmegaConf.select(cfg, key)) not in choices:
             raise ValueError(f"{key}={value!r}; choose one of {list(choices)}")

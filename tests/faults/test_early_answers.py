@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,13 @@ from recipes.early_answers import answer_early
 from recipes.objective_files import objective_keys
 from recipes.value_checks import (
     AT_MOST_ONE,
+    KNOWN_OBJECTIVES,
     MAY_BE_ZERO,
     WORDS,
     check_choices,
     check_numbers,
     check_trackers,
+    check_values,
     choices_of,
 )
 
@@ -146,6 +149,7 @@ SCRIPTS = ("sac_mcurl", "rainbow_mcurl", "ppo_mcurl", "pretrain", "probe", "eval
 
 
 def test_the_bounds_are_of_settings_that_exist() -> None:
+    assert {file.stem for file in (RECIPES / "conf/shared/objective").glob("*.yaml")} >= KNOWN_OBJECTIVES
     objectives = {f"objective.{key}" for key in objective_keys("mcurl") | objective_keys("mlr") | objective_keys("spr")}
     found = set(objectives)
     for script in SCRIPTS:
@@ -180,6 +184,32 @@ def test_bounds_of_numbers(key: str, taken: list[float], refused: list[float]) -
             check_numbers(nested(value))
 
 
+@dataclass
+class NewAgent:
+    value_shift: float = -10.0
+    epsilon: float = 0.0
+
+
+@dataclass
+class NewRecipeConfig(schema.RecipeConfig):
+    recipe: str = "new"
+    new: NewAgent = field(default_factory=NewAgent)
+    patience: int = 0
+
+
+def test_a_new_agent_and_a_new_objective_have_bounds_of_their_own() -> None:
+    with hydra.initialize_config_dir(str(config_folder("rainbow_mcurl")), version_base="1.3"):
+        known = OmegaConf.to_container(hydra.compose("rainbow_mcurl", overrides=["env=Pong"]))
+    cfg = OmegaConf.merge(OmegaConf.structured(NewRecipeConfig), {key: known[key] for key in ("env", "evaluation")})
+    cfg.total_env_steps = 10
+    cfg.objective = {"name": "new", "task": "mcurl_torchrl.objectives.new.NewTask", "shift": -1.0, "layout": "rings"}
+    check_values(cfg)
+    check_choices(cfg, NewRecipeConfig)
+    cfg.evaluation.episodes = 0  # of every recipe
+    with pytest.raises(ValueError, match=r"evaluation\.episodes=0; it must be at least 1"):
+        check_values(cfg)
+
+
 def test_mlr_may_hide_nothing() -> None:
     task = "mcurl_torchrl.objectives.masked_reconstruction_task.MaskedReconstructionTask"
     check_numbers({"objective": {"name": "mlr", "task": task, "mask_ratio": 0}})
@@ -194,10 +224,10 @@ def test_a_setting_may_name_what_hydra_knows_of_a_job(monkeypatch: pytest.Monkey
 
 
 def test_the_numbers_of_an_objective_that_is_not_ours_are_free() -> None:
-    check_numbers({"objective": {"task": "my_package.MyTask", "tau": -3}})
+    check_numbers({"objective": {"name": "curl", "task": "my_package.MyTask", "tau": -3}})
     check_numbers({"env": {"kwargs": {"size": -3}}, "compile": False})
     with pytest.raises(ValueError, match=r"objective.tau=-3; it must be above 0 and at most 1"):
-        check_numbers({"objective": {"task": "mcurl_torchrl.objectives.ContrastiveTask", "tau": -3}})
+        check_numbers({"objective": {"name": "curl", "task": "mcurl_torchrl.objectives.ContrastiveTask", "tau": -3}})
 
 
 def test_the_words_of_objectives_are_those_of_the_library() -> None:
@@ -210,7 +240,7 @@ def test_the_words_of_objectives_are_those_of_the_library() -> None:
         "objective.views": contrastive_task._VIEWS,
     }
     assert ours == WORDS
-    own = OmegaConf.create({"objective": {"task": "my_package.MyTask", "views": "mine"}})
+    own = OmegaConf.create({"objective": {"name": "curl", "task": "my_package.MyTask", "views": "mine"}})
     check_choices(own, schema.ReportConfig)
     own.objective.task = "mcurl_torchrl.objectives.ContrastiveTask"
     with pytest.raises(ValueError, match=r"objective.views='mine'; choose one of \['batch', 'slices'\]"):
