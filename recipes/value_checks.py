@@ -1,4 +1,4 @@
-"""The values that settings may have. These checks need no torch, so that a wrong value is answered at once."""
+"""Checks the values of settings. These checks need no torch, so that an error is printed at once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 NAMED_BY = {"dmc": "task", "atari": "game", "gym": "id"}  # the key that names an environment of each backend
-FREE = ("env.kwargs", "logging.wandb", "logging.mlflow")  # settings whose keys others read
+FREE = ("env.kwargs", "logging.wandb", "logging.mlflow")  # dictionaries with any keys, which are passed on
 TRACKERS = ("wandb", "mlflow")
-# Numbers are above 0, and whole numbers therefore at least 1, except for these: they may be 0.
+# All numbers must be above 0, and integers therefore at least 1. These settings may also be 0.
 MAY_BE_ZERO = {
     *("seed", "sample_ahead", "epsilon", "env.camera_id", "env.max_noops", "env.published.curl_coeff"),
     *("augmentation.batch_intensity", "augmentation.views_intensity", "evaluation.epsilon", "probe.episodes"),
@@ -33,7 +33,7 @@ AT_MOST_ONE = {
 
 
 def check_values(cfg: DictConfig) -> None:
-    """Refuses values that no run can have, by the names under which they were set."""
+    """Raises a ValueError with the name of the setting if a value is outside its bounds."""
     if "env" in cfg:
         check_env(cfg.env)
     if "logging" in cfg:
@@ -44,7 +44,7 @@ def check_values(cfg: DictConfig) -> None:
 
 
 def check_env(env: Any) -> None:
-    """Refuses an environment without a name, with the name of another backend's, or without the observation wanted."""
+    """Refuses an environment without a name, with the name of another backend, or without the chosen observation."""
     if env.backend not in NAMED_BY:
         raise ValueError(f"env.backend={env.backend!r}; choose one of {list(NAMED_BY)}")
     own = NAMED_BY[env.backend]
@@ -64,19 +64,19 @@ def check_env(env: Any) -> None:
 
 
 def check_trackers(logging: Any) -> None:
-    """Refuses trackers without options, and those whose package is missing."""
+    """Refuses trackers without options, and trackers whose package is missing."""
     for name in TRACKERS:
         if (options := logging[name]) is None:
             continue
         if not OmegaConf.is_dict(options):
             raise ValueError(f"logging.{name}={options}; give its options, as in 'logging.{name}={{project: mcurl}}'")
         found = importlib.util.find_spec(name)
-        if found is None or found.origin is None:  # without an origin it is a mere folder, such as W&B leaves behind
+        if found is None or found.origin is None:  # no origin: only a folder of that name, such as W&B's output folder
             raise ValueError(f"logging.{name} needs the package {name}: pip install 'mcurl-torchrl[tracking]'")
 
 
 def check_numbers(settings: Mapping[Any, Any], prefix: str = "") -> None:
-    """Refuses numbers out of the bounds of their settings. The numbers of an objective that is not ours are free."""
+    """Refuses numbers outside the bounds of their settings. Objectives of other packages are not checked."""
     for name, value in settings.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):
@@ -91,14 +91,14 @@ def check_number(key: str, value: float) -> None:
     zero, one = key in MAY_BE_ZERO, key in AT_MOST_ONE
     if (value >= 0 if zero else value > 0) and math.isfinite(value) and not (one and value > 1):
         return
-    whole = isinstance(value, int) and not key.startswith("objective.")  # whose settings have no types
+    whole = isinstance(value, int) and not key.startswith("objective.")  # the keys of objective have no types
     lowest = "at least 0" if zero else "at least 1" if whole else "above 0"
     highest = " and at most 1" if one else "" if isinstance(value, int) else " and finite"
     raise ValueError(f"{key}={value}; it must be {lowest}{highest}")
 
 
 def check_choices(cfg: DictConfig, schema: type) -> None:
-    """Refuses a value that is none of those that a schema lists for its key."""
+    """Refuses a value that is not among the choices of its key in the schema."""
     for key, choices in choices_of(schema):
         if not OmegaConf.is_missing(cfg, key) and (value := OmegaConf.select(cfg, key)) not in choices:
             raise ValueError(f"{key}={value!r}; choose one of {list(choices)}")

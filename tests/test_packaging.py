@@ -142,7 +142,7 @@ def test_the_command_answers_from_an_installed_wheel(python: Path, elsewhere: Pa
     assert "mask_ratio" in run(python.with_name("mcurl"), "train", "rainbow", "--cfg", "job", cwd=elsewhere)
     wrong = [python.with_name("mcurl"), "play", "nothing"]
     assert (
-        "there is: cartpole-swingup, roadrunner."
+        "choose cartpole-swingup or roadrunner."
         in subprocess.run(wrong, cwd=elsewhere, capture_output=True, text=True).stderr
     )
     assert [path.name for path in elsewhere.iterdir()] == ["recipes"]

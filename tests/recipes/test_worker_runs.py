@@ -75,7 +75,7 @@ def test_without_workers_it_stops_with_a_checkpoint_and_goes_on_later(
 
     with monkeypatch.context() as patch, pytest.warns(WorkerLost):
         patch.setattr(WorkerSource, "collect", collect_and_kill)
-        with pytest.raises(SystemExit, match="EnvironmentFailed: no worker is left of 2.*\n.*\nto go on from the"):
+        with pytest.raises(SystemExit, match="EnvironmentFailed: no worker is left of 2.*\n.*\nto resume from the"):
             train(tmp_path / "run", *settings)
     assert Checkpoints(tmp_path / "run" / "checkpoints").latest().step >= 30
     resumed = train(tmp_path / "run", *settings, f"resume='{tmp_path / 'run'}'")
