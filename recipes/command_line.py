@@ -21,7 +21,7 @@ from recipes.objective_files import objective_keys
 from recipes.schema import CONF
 from recipes.value_checks import FREE
 
-if TYPE_CHECKING:  # with torch, which takes seconds: imported where a run directory is read
+if TYPE_CHECKING:  # this imports torch, which takes seconds: functions import it only when they read a run directory
     from mcurl_torchrl.training import RunDirectory
 
 SHARED = CONF / "shared"

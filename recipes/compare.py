@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from recipes.command_line import BadCommand, answer
 
-if TYPE_CHECKING:  # with torch, which takes seconds: help and wrong options are answered before
+if TYPE_CHECKING:  # this imports torch, which takes seconds: help and errors in the options come first
     from recipes.reports.runs import Run
 
 MOST_POINTS = 12  # rows in the table of returns

@@ -53,7 +53,7 @@ class PlannedRun:
 
 @functools.cache
 def _composed(recipe: str, overrides: tuple[str, ...]) -> dict[str, Any]:
-    from recipes.launch import check_settings  # with torch, which takes seconds
+    from recipes.launch import check_settings  # imports torch, which takes seconds
     from recipes.resuming import comparable
 
     try:

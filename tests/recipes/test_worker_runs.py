@@ -99,7 +99,7 @@ def test_ppo_takes_its_rollouts_in_workers(monkeypatch: pytest.MonkeyPatch, tmp_
     goes_on = ~before["next", "done"][:, -1, 0]
     assert torch.equal(before["next", "pixels"][:, -1][goes_on], after["pixels"][:, 0][goes_on])
     assert states_of(directory.path)["streams"]["taken"] == 3
-    with pytest.raises((SystemExit, Exception), match="collector.num_workers=3 share ppo.num_envs=4"):
+    with pytest.raises((SystemExit, Exception), match="collector.num_workers=3 must divide ppo.num_envs=4"):
         train(tmp_path / "other", *settings, "collector.num_workers=3", recipe="ppo_mcurl")
 
 
