@@ -60,8 +60,8 @@ HOW = [
     "out on each side. Median and mean: over tasks, of the means over seeds. Optimality gap: how far runs fall short "
     "of 1 on average, where more than 1 counts as 1; lower is better.",
     "The 95 % intervals of these aggregates are percentiles of a bootstrap: seeds are drawn with replacement within "
-    "each task (arXiv 2108.13264). They describe the variation over seeds on these tasks. With few tasks and few seeds they "
-    "are too narrow.",
+    "each task (arXiv 2108.13264). They describe the variation over seeds on these tasks. With few tasks and few "
+    "seeds they are too narrow.",
     "Method against method: if both have the same seeds, the bootstrap draws the same seeds for both, and differences "
     "are computed seed by seed.",
 ]
