@@ -1,4 +1,4 @@
-"""The pages of results: one for each folder of benchmarks/results that has a page of its own."""
+"""The pages of results: one for each folder of benchmarks/results that has a page."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "benchmarks" / "results"
-PAGES = ("report.md", "README.md")  # what recipes/report.py wrote; else what somebody wrote
-DECLARED = ("probe_table", "probe_table_first")  # folders that are no suite, and were declared like one
+PAGES = ("report.md", "README.md")  # a report of recipes/report.py is preferred to a page written by hand
+DECLARED = ("probe_table", "probe_table_first")  # tables that were declared before they were run, like a suite
 SHOWN = {".png", ".svg", ".gif", ".md", ".csv", ".html"}
 
 
@@ -38,13 +38,13 @@ def page() -> str:
     suites = [(page, title) for page, title in found if page.name == "report.md" or page.parent.name in DECLARED]
     others = [pair for pair in found if pair not in suites]
     lines = ["# Results", ""]
-    lines += ["Everything here is a folder of `benchmarks/results/` with its commands, settings and numbers.", ""]
+    lines += ["Each result is a folder of `benchmarks/results/` with its commands, settings and numbers.", ""]
     lines += ["## Suites and tables", ""]
     if suites:
-        lines += ["Declared before they were run, several seeds, with intervals.", ""]
+        lines += ["These were declared before they were run. They have several seeds and intervals, if complete.", ""]
         lines += [f"- [{title}]({page.parent.name}/index.md)" for page, title in suites]
     else:
-        lines += ["None is finished yet. `benchmarks/suites/` has those that are [declared](../suites.md)."]
-    lines += ["", "## Single runs", "", "One seed each: they show that something works, and compare nothing.", ""]
+        lines += ["None is finished yet. `benchmarks/suites/` contains the [declared](../suites.md) suites."]
+    lines += ["", "## Single runs", "", "One seed each: these runs are examples, not comparisons of methods.", ""]
     lines += [f"- [{title}]({page.parent.name}/index.md)" for page, title in others]
     return "\n".join([*lines, ""])
