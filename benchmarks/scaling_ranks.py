@@ -40,7 +40,7 @@ ROUNDS = 4
 
 
 def serve(index: int, count: int, folder: str, case: tuple[str, int, tuple[str, ...]]) -> None:
-    """Takes the updates of one rank; writes what they cost to a file."""
+    """Runs the updates of one rank; writes their times to a file."""
     algorithm, updates, overrides = case
     prepare_process(threads=1)
     ranks, watch = ALONE, Stopwatch()

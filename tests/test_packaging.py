@@ -131,7 +131,7 @@ import mcurl_torchrl
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """A folder of a user who has recipes, too."""
+    """A user's folder that contains a folder `recipes`, too."""
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "__init__.py").write_text("raise SystemExit('not these')\n")
     return tmp_path

@@ -1,4 +1,4 @@
-"""The command `mcurl`: it has every script, answers help and wrong words without torch, and completes in a shell."""
+"""The command `mcurl`: it has every script, prints help and errors without torch, and completes in a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that two ranks train: one directory, resumed bit for bit, stopped together, ended with a sentence."""
+"""Runs with two ranks: one directory, resumed bit for bit, stopped together, ended with an error message."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def recipe(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def whole(recipe: str, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A run of two ranks that nobody stopped."""
+    """A run with two ranks that was not stopped."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     assert train_on_ranks(recipe, folder) == [0, 0]
     return RunDirectory(folder)

@@ -258,7 +258,7 @@ def test_two_suites_in_one_folder(tmp_path: Path):
 def test_a_damaged_suite_yaml(tmp_path: Path):
     note_start(write(tmp_path))
     (tmp_path / "runs" / "suite.yaml").write_text("name: small\n")
-    with pytest.raises(BadCommand, match="suite.yaml is damaged.*remove it"):
+    with pytest.raises(BadCommand, match="suite.yaml is damaged.*Remove it"):
         note_start(write(tmp_path))
 
 
