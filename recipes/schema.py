@@ -196,6 +196,12 @@ class CollectorConfig:
 
 @dataclass
 class EvaluationConfig:
+    """Evaluations during training. The table has the defaults of SAC.
+
+    Rainbow: interval_env_steps=10_000, final_episodes=100, num_envs=10, epsilon=0.001. PPO:
+    interval_env_steps=250_000, final_episodes=100, num_envs=10, epsilon=0.01.
+    """
+
     interval_env_steps: int = 20_000  # number of env steps between two evaluations
     episodes: int = 10  # number of episodes in an evaluation
     final_episodes: int | None = None  # number of episodes in the last evaluation; null: the same as episodes
@@ -206,12 +212,16 @@ class EvaluationConfig:
 
 @dataclass
 class CheckpointConfig:
+    """Checkpoints of a run. For PPO the default is interval_agent_steps=50_000."""
+
     interval_agent_steps: int = 2_500  # agent steps between two checkpoints; evaluations and stop signals save one, too
     keep_last: int = 2  # number of checkpoints to keep, besides the best one by evaluation
 
 
 @dataclass
 class LoggingConfig:
+    """Metrics and trackers. For PPO the default is interval_agent_steps=10_000."""
+
     interval_agent_steps: int = 100  # number of agent steps between two rows of metrics.csv
     tensorboard: bool = True  # also write TensorBoard files
     wandb: Any = None  # options of Weights & Biases, such as {project: mcurl, mode: offline}; null: not used
