@@ -205,7 +205,7 @@ class EvaluationConfig:
     interval_env_steps: int = 20_000  # number of env steps between two evaluations
     episodes: int = 10  # number of episodes in an evaluation
     final_episodes: int | None = None  # number of episodes in the last evaluation; null: the same as episodes
-    num_envs: int = 1  # number of episodes that are played at the same time
+    num_envs: int = 1  # number of episodes that are played at the same time; SAC always plays one
     epsilon: float = 0.0  # probability of a random action; discrete actions only
     video: bool = True  # film the first episode of each evaluation
 
