@@ -46,7 +46,7 @@ def test_every_script_has_a_command() -> None:
         ("--version", "mcurl_torchrl 0."),
         ("train --help", "mcurl train ppo"),
         ("train sac --help", "random_agent_steps"),
-        ("runs -h", "the last written first"),
+        ("runs -h", "The last written run comes first"),
         ("play --help", "num_envs"),
     ],
 )
