@@ -1,4 +1,4 @@
-# Each target works alone on a fresh machine: the environment is made first, where it is missing or out of date.
+# Each target works on a fresh machine: it first creates or updates the environment if necessary.
 PYTHON ?= python3
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
@@ -13,9 +13,9 @@ CLUSTER_READY := .venv/.cluster-stamp
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-setup: $(READY)  ## make .venv with the tested versions (PYTHON=python3.12, TORCH=cpu, pypi or your index)
+setup: $(READY)  ## create .venv with the tested versions (options: PYTHON=python3.12, TORCH=cpu, TORCH=pypi, TORCH=INDEX)
 
-# Whoever names a build of torch or an interpreter wants it now, also where .venv is up to date.
+# `make setup` with TORCH= or PYTHON= always runs, even if .venv is up to date.
 ifneq ($(and $(filter setup,$(MAKECMDGOALS)),$(TORCH)$(filter command,$(origin PYTHON))),)
 .PHONY: $(READY)
 endif
@@ -23,33 +23,33 @@ endif
 $(READY): pyproject.toml constraints.txt
 	@PYTHON=$(PYTHON) scripts/debian.sh venv
 	@$(PYTHON) scripts/make_venv.py
-	@scripts/debian.sh gl || true  # all but rendering works without
+	@scripts/debian.sh gl || true  # only rendering needs these packages
 	@touch $@
 
-lint: $(READY)  ## ruff: rules and format
+lint: $(READY)  ## run ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-type: $(READY)  ## mypy
+type: $(READY)  ## run mypy
 	$(BIN)/mypy mcurl_torchrl
 
-docs: $(DOCS_READY)  ## the documentation site in build/docs/site; a warning or a dead link is an error
+docs: $(DOCS_READY)  ## build the documentation site in build/docs/site; a warning or a dead link is an error
 	$(BIN)/python scripts/build_docs.py
 
-docs-serve: $(DOCS_READY)  ## the same at localhost:8000, made again whenever a page changes
+docs-serve: $(DOCS_READY)  ## serve the site at localhost:8000, and build it again when a file changes
 	$(BIN)/python scripts/build_docs.py --serve
 
 $(DOCS_READY): $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
 
-# Files in the order of the folders, which ends with short ones. By itself xdist puts those of few tests last, such as
-# whole trainings, and then one worker waits for another.
+# Test files run in the order of their folders, so that short files come last. By default xdist starts files with few
+# tests last. Some of these are whole training runs, and the other workers would wait for them.
 SHARING := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-test: $(READY)  ## the fast tests and the docstrings' examples (PYTEST_ARGS="-k crop" picks)
+test: $(READY)  ## run the fast tests and the examples of the docstrings (PYTEST_ARGS="-k crop" selects tests)
 	$(BIN)/pytest $(SHARING) --doctest-modules mcurl_torchrl tests --durations=10 $(PYTEST_ARGS)
 
-test-slow: $(CLUSTER_READY)  ## the tests that take minutes
+test-slow: $(CLUSTER_READY)  ## run the tests that take minutes
 	$(BIN)/pytest -m slow -s --timeout 3600 $(PYTEST_ARGS)
 
 $(CLUSTER_READY): $(READY)
@@ -57,21 +57,21 @@ $(CLUSTER_READY): $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps hydra-ray-launcher==1.2.2
 	@touch $@
 
-mutants: $(READY)  ## break the code in named ways and see that a named test notices each
+mutants: $(READY)  ## test the tests: break the code in many ways; a test must fail each time
 	$(BIN)/pytest -n auto -m slow tests/test_mutants.py $(PYTEST_ARGS)
 
 DEMO_ENV_STEPS ?= 40000
-demo: $(READY)  ## train M-CURL on cartpole-swingup at CPU sizes; leaves curve.png and videos/ (Ctrl-C saves)
+demo: $(READY)  ## train M-CURL on cartpole-swingup at CPU sizes; writes curve.png and videos/ (Ctrl-C saves and stops)
 	@scripts/debian.sh gl
 	$(BIN)/python recipes/sac_mcurl.py env=cartpole-swingup preset=cpu total_env_steps=$(DEMO_ENV_STEPS) \
 		evaluation.interval_env_steps=10000 evaluation.episodes=5 $(DEMO_ARGS)
 
-bench: $(READY)  ## measure what the docs claim, half an hour; the released code needs clones: see docs/performance.md
+bench: $(READY)  ## measure the numbers of docs/performance.md, half an hour (not those of the released code, which needs clones)
 	$(BIN)/python benchmarks/replay.py --json benchmarks/results/replay.json
 	$(BIN)/python benchmarks/learner.py --json benchmarks/results/learner.json --plot docs/learner.png
 	$(BIN)/python benchmarks/end_to_end.py --json benchmarks/results/end_to_end.json --plot docs/end_to_end.png
 	$(BIN)/python benchmarks/performance.py
 
-clean:  ## remove caches and build outputs; .venv stays
+clean:  ## remove caches and build outputs, but not .venv
 	rm -rf build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

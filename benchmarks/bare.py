@@ -1,7 +1,7 @@
-"""The floor of CURL's step on Atari: convolutions, matrix products, Adam, the momentum copy, and nothing around them.
+"""The lower limit of the time of CURL's step on Atari: convolutions, matrix products, Adam and the momentum copy only.
 
-Batches are there already, views are not augmented, the target is not projected, nothing is checked, noise is not drawn,
-and there are no modules: what is left is the time of torch's kernels, below which no user of them can go.
+There is no sampling, no augmentation, no projection of the target, no noise, no check and no module: the result is the
+time of torch's kernels, which is the lower limit for every program that uses them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 The first command plays RoadRunner at random, trains M-CURL's task alone on the same frames with each setting, and
 writes benchmarks/results/contrastive_accuracy.csv. The second draws docs/contrastive_accuracy.png from that file and
-from the runs under benchmarks/results that had the task beside RL.
+from the runs in benchmarks/results that trained the task together with RL.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ FIGURE = REPO / "docs" / "contrastive_accuracy.png"
 GAME, STEPS, NUM_FRAMES = "RoadRunner", 4000, 4
 NUM_SLICES, SLICE_LEN, UPDATES_PER_POINT = 8, 16, 50
 METRICS = ("loss_auxiliary", "contrastive_accuracy", "contrastive_accuracy_zeroed")
-# Runs with one and the same task, M-CURL; their folders under benchmarks/results.
+# Runs with M-CURL, by their folders in benchmarks/results.
 RUNS = {
     "SAC, cartpole-swingup": "sac_cartpole_swingup_cpu/mcurl",
     "Rainbow, RoadRunner": "first_looks/rainbow_mcurl/RoadRunner/mcurl-seed1",
 }
 ROWS_PER_POINT = 10
-# What changes from one setting to the next; all else are the defaults of MaskedContrastiveTask.
+# The arguments of each setting; all other arguments are the defaults of MaskedContrastiveTask.
 SETTINGS: dict[str, dict[str, Any]] = {
     "shift, raw features, lr 1e-4": {},
     "no shift, raw features, lr 1e-4": {"augmentation": None},
@@ -142,7 +142,7 @@ def draw() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measure", action="store_true", help="train again; else only draw")
+    parser.add_argument("--measure", action="store_true", help="train again; otherwise only draw the figure")
     arguments = parser.parse_args()
     if arguments.measure:
         buffer = play()

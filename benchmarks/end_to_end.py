@@ -1,23 +1,25 @@
-"""How fast the recipes run from end to end at preset=cpu, where the time goes, and how cost grows with the settings.
+"""Measures the speed of whole recipes at preset=cpu, the time of each part, and how the time grows with the settings.
 
     python benchmarks/end_to_end.py                              # about six minutes on two cores
     python benchmarks/end_to_end.py --only rainbow --steps 1000 --json end_to_end.json --plot end_to_end.png
     python benchmarks/end_to_end.py --quick                      # tiny sizes: to see that it runs
 
-The recipes' own training loops run, environment included, and are measured from some steps after the first update on.
-Evaluations, checkpoints and TensorBoard are left out: they come now and then, at intervals that are settings.
+The benchmark runs the recipes' own training loops, with their environments. It measures from some steps after the first
+update on. Evaluations, checkpoints and TensorBoard are left out, because their intervals are settings.
 
 - env: the simulator, rendering, stacking frames
 - policy: choosing an action, drawing noise
 - storing: writing to the replay
 - sampling: drawing batches, crops, masks
 - learning: the update, and new priorities
-- loop: what is left, with the run's metrics.csv
+- loop: the rest, including the run's metrics.csv
 
-All but sampling and learning is outside of the learner. The aim is at most 15 % there on DMControl, 35 % on Atari.
+All parts except sampling and learning are outside the learner. The goal is at most 15 % outside the learner on
+DMControl, and 35 % on Atari.
 
-Growth is that of an update, sampling included, with one setting changed at a time and random frames; for the replay's
-capacity only of sampling, with 44x44 images, so that a million rows are quickly written. Learners take turns; medians.
+The growth is that of the time of an update with sampling, with random frames and one changed setting at a time. For the
+capacity of the replay it is the time of sampling only, with 44x44 images, so that a million rows are written quickly.
+Learners run in turns; numbers are medians.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What compile, precision and sample_ahead are worth on this machine, beside an update without them.
+"""Measures the effect of compile, precision and sample_ahead on the time of an update, on this machine.
 
     python benchmarks/gpu_ready.py --threads 1 --json benchmarks/results/gpu_ready.json  # ten minutes or more
     python benchmarks/gpu_ready.py --quick  # tiny sizes, without a compiler
 
-Learners are the recipes' own at preset=cpu, on random frames; sampling and optimizers are included. All contenders of a
-case live in one process and take turns, so that what else the machine does hits them alike; numbers are medians. The
-first update of each, in which code is compiled, is told apart. Nothing here says how a GPU does.
+The learners are the recipes' own at preset=cpu, on random frames; sampling and optimizers are included. All learners of
+a case run in turns in one process, so that other processes slow all of them equally; numbers are medians. The first
+update, in which code is compiled, is reported separately. The results do not apply to a GPU.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""What an update costs: seconds, by part, beside what this machine can do, and what each optimisation is worth.
+"""Measures the time of an update, the time of its parts, its utilisation of this machine, and each optimisation's gain.
 
     python benchmarks/learner.py                                 # both recipes, about a quarter of an hour on two cores
     python benchmarks/learner.py --only rainbow --updates 400 --json learner.json --plot learner.png
     python benchmarks/learner.py --objectives                    # other objectives beside M-CURL, at preset=cpu
     python benchmarks/learner.py --quick                         # tiny sizes: to see that it runs
 
-SAC is taken at the paper's size, Rainbow at the paper's and at that of preset=cpu; learners are the recipes' own, on
-random frames. Sampling and optimizers are included. SAC's actor steps in every second update, so that updates are
-counted in pairs.
+SAC has the paper's sizes, Rainbow those of the paper and of preset=cpu. The learners are the recipes' own, on random
+frames. Sampling and optimizers are included. SAC's actor is updated in every second update, so updates are counted in
+pairs.
 
-*Effective utilisation* is the work of the plain algorithm (every query encoded, a pass of the convolutions for the
-actor and one for the critic), in FLOPs as PyTorch counts them, by the seconds of our update and by the FLOPs a second
-of this machine's matrix product (4096^3 in float32, best of five before and five after, same threads).
+*Effective utilisation* is the number of FLOPs of the plain algorithm (every query encoded, one pass of the convolutions
+for the actor and one for the critic), as PyTorch counts them, divided by the seconds of our update and by the FLOPs per
+second of this machine's matrix product (4096^3 in float32, best of five before and five after, same threads).
 
-Each contender has a process of its own and they take turns, so that what else the machine does hits them alike; numbers
-are medians. The peak of memory is a whole process's. Parts are timed in a pass of their own.
+Each learner has its own process, and they run in turns, so that other programs slow all of them equally; numbers are
+medians. The peak memory is that of a whole process. The parts of an update are timed in a separate run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import torch
 from setups import CountFlops, Learner, Stopwatch, machine, make_learner, prepare_process
 from switches import SWITCHES, switched_off
 
-# What a plain update does more of than ours.
+# The optimisations that reduce the number of FLOPs; a plain update is without them.
 MORE_WORK = ("zeros_once", "shared_conv_pass")
 
 
@@ -91,7 +91,7 @@ QUICK = [Case("sac", "mcurl", "smoke", 2, ("allocator",)), Case("rainbow", "curl
 
 
 def serve(connection: Connection, case: Case, off: tuple[str, ...], threads: int) -> None:
-    """Builds a learner with some optimisations switched off and does what it is asked, until there is nothing more."""
+    """Builds a learner with some optimisations switched off, and answers requests until the last one."""
     with switched_off(*off):
         prepare_process(threads)
         learner = make_learner(case.algorithm, *case.overrides)
@@ -118,7 +118,7 @@ def seconds_per_update(learner: Learner, count: int) -> float:
 
 
 def seconds_by_part(learner: Learner, count: int) -> dict[str, float]:
-    """Times the parts of an update. What a learner is told to show it shows for good, so this comes last."""
+    """Times the parts of an update. It changes the learner permanently, so it comes last."""
     watch = Stopwatch()
     learner.watch_parts(watch)
     for _ in range(count):
@@ -155,7 +155,7 @@ def memory_gb(learner: Learner) -> dict[str, float]:
     return {"peak": peak / 1e9, "replay": written / 1e9, "full_replay": full / 1e9}
 
 
-# -- who asks ----------------------------------------------------------------------------------------------------------
+# -- in the main process -----------------------------------------------------------------------------------------------
 
 
 class Contender:
@@ -226,7 +226,7 @@ def measure(case: Case, threads: int, gemm_side: int) -> dict[str, Any]:
 
 
 def measure_switches(case: Case, threads: int, ours: Contender) -> dict[str, dict[str, float]]:
-    """Measures what each optimisation is worth, and all together: seconds with it, without it, and their ratio."""
+    """Measures each optimisation, and all of them together: seconds with it, seconds without it, and their ratio."""
     worth: dict[str, dict[str, float]] = {"with": {}, "without": {}, "worth": {}}
     labels = {name: (name,) for name in case.switches}
     if len(case.switches) > 1:
@@ -320,10 +320,10 @@ def main() -> None:
     """Measures every case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["sac", "rainbow"], help="one of the recipes")
-    parser.add_argument("--objectives", action="store_true", help="what other objectives cost beside M-CURL")
+    parser.add_argument("--objectives", action="store_true", help="compare the time of other objectives with M-CURL")
     parser.add_argument("--updates", type=int, help="how many updates each contender takes")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="default: as torch chooses")
-    parser.add_argument("--no-switches", action="store_true", help="leave out what each optimisation is worth")
+    parser.add_argument("--no-switches", action="store_true", help="leave out the gain of each optimisation")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
     parser.add_argument("--json", type=Path, help="where to write the numbers")
     parser.add_argument("--plot", type=Path, default=Path("learner.png"), help="where to draw (default: learner.png)")
@@ -340,7 +340,7 @@ def main() -> None:
         print(f"{case.name} ...", flush=True)
         results[case.name] = measure(case, arguments.threads, 256 if arguments.quick else 4096)
         show(case.name, results[case.name])
-        plot(results, arguments.plot)  # after each: who stops it early keeps what there is
+        plot(results, arguments.plot)  # after each case, so that an interrupted benchmark keeps its results
         if arguments.json:
             arguments.json.write_text(json.dumps(as_json(results), indent=2))
 

@@ -1,7 +1,7 @@
-"""Draws the learning curves that are kept under benchmarks/results: ``python benchmarks/learning.py [FOLDER...]``.
+"""Draws the learning curves of benchmarks/results: ``python benchmarks/learning.py [FOLDER...]``.
 
-A folder has a README.md with the commands, and of each run a sub-folder with its eval.csv, config.yaml and result.json.
-There is a figure for each task. ``--add RUN_DIR`` copies these of a finished run into the one folder that is named.
+A folder has a README.md with the commands, and a sub-folder for each run with eval.csv, config.yaml and result.json.
+There is a figure for each task. ``--add RUN_DIR`` copies these files of a finished run into the given folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def draw(folder: Path) -> None:
 def read_runs(folder: Path) -> dict[str, dict[str, tuple[list[tuple[int, list[float]]], int]]]:
     """Reads the curve and the length in env steps of each run, by task and by label.
 
-    Runs of one algorithm and seed on one task, with other settings say, are told apart by their folders.
+    If several runs have the same algorithm, seed and task, their labels include the names of their folders.
     """
     tasks: dict[str, dict[str, tuple[list[tuple[int, list[float]]], int]]] = defaultdict(dict)
     for run in sorted(path.parent for path in folder.glob("*/eval.csv")):

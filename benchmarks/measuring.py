@@ -1,4 +1,4 @@
-"""What benchmarks share: contenders that take turns, and tables on a terminal."""
+"""Functions that benchmarks share: timing several functions in turns, and printing tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def milliseconds(contenders: dict[str, Callable[[], Any]], rounds: int, inner: int = 1) -> dict[str, float]:
-    """Runs all in turns and returns each one's median time of a call; the first two turns are to get warm."""
+    """Calls all functions in turns; returns the median time of each, without the first two rounds."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds + 2):
         for name, call in contenders.items():
@@ -21,7 +21,7 @@ def milliseconds(contenders: dict[str, Callable[[], Any]], rounds: int, inner: i
 
 
 def show(title: str, table: list[dict[str, Any]], digits: int = 3) -> None:
-    """Prints a table, but for its lists."""
+    """Prints a table, without columns that contain lists."""
     print(f"\n{title}")
     columns = [name for name, value in table[0].items() if not isinstance(value, list)]
     cells = [columns] + [

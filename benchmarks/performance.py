@@ -1,11 +1,11 @@
-"""Writes the tables of docs/performance.md from the numbers under benchmarks/results.
+"""Writes the tables of docs/performance.md from the files in benchmarks/results.
 
     python benchmarks/learner.py --json benchmarks/results/learner.json --plot docs/learner.png
     python benchmarks/end_to_end.py --json benchmarks/results/end_to_end.json --plot docs/end_to_end.png
     python benchmarks/released.py --curl-rainbow CLONE --m-curl CLONE --json benchmarks/results/released.json
     python benchmarks/performance.py
 
-A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; all else in the page is left as it is.
+A table is between ``<!-- table NAME -->`` and ``<!-- end -->``; the rest of the page is not changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def cases() -> dict[str, dict[str, Any]]:
-    """Returns every learner that was measured, by what people call it."""
+    """Returns the results of every learner, by its name for readers."""
     learner = read("learner")
     found = {("SAC", learner["sac"]["case"]): learner["sac"]}
     found |= {("Rainbow", case): result for case, result in learner["rainbow"]["cases"].items()}

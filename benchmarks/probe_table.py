@@ -1,4 +1,4 @@
-"""What encoders of DMControl know after a fixed number of updates, by a linear probe: about an hour on one core.
+"""Scores encoders of DMControl with a linear probe after a fixed number of updates: about an hour on one core.
 
     python benchmarks/probe_table.py            # runs what is missing, and writes the table
     python benchmarks/probe_table.py --table    # only writes the table
@@ -108,7 +108,7 @@ def fresh_frames(task: str) -> ProbeData:
 
 
 def missing(rows: list[dict[str, object]]) -> Iterator[tuple[str, int, str]]:
-    """Yields what has no row yet, seed by seed: a table that is stopped is whole for the seeds that it has."""
+    """Yields the cases without a row, seed by seed, so that an interrupted table is complete for its seeds."""
     there = {(row["task"], row["seed"], row["method"]) for row in rows}
     for seed in SEEDS:
         for task in TASKS:

@@ -1,4 +1,4 @@
-"""What one learner step costs beside the released codes, in one process, on the same threads and allocator settings.
+"""Compares the time of a learner step with the released code, in one process, with the same threads and allocator.
 
     git clone https://github.com/aravindsrinivas/curl_rainbow
     git clone https://github.com/teslacool/m-curl
@@ -6,29 +6,31 @@
     python benchmarks/released.py --curl-rainbow curl_rainbow [--threads 2] [--json FILE] [--preset paper]
     python benchmarks/released.py --m-curl m-curl
 
-The released code is imported from the clone; none of it is kept here. Contenders take turns, a block of steps each,
-and a ratio is of two blocks of the same round, so that what else the machine does hits them alike. The C allocator is
-told to keep freed pages, for all; `--default-allocator` leaves it alone, for all.
+The released code is imported from the clone and is not part of this repository. The compared programs run in turns, a
+block of steps each, and a ratio compares two blocks of the same round, so that other processes slow both equally. The C
+allocator is told to keep freed pages, for all programs; with `--default-allocator` it is not changed.
 
 Atari (`--curl-rainbow`): data-efficient Rainbow, batch 32 of 4x84x84, 20-step returns, 18 actions, the same random
-episodes in every replay. A step is what both main loops do once per decision, without acting: new noise, sample,
-update, momentum copy, priorities. The bars: `algo=curl preset=paper`, which does the released code's work, 5 times as
-fast; `algo=mcurl preset=paper`, which does more, faster. How CURL's work differs:
+episodes in every replay. A step contains everything that both main loops do for each agent step, except acting: new
+noise, sample, update, momentum copy, priorities. The goals: `algo=curl preset=paper`, which computes the same as the
+released code, 5 times as fast; `algo=mcurl preset=paper`, which computes more, faster than the released code. The work
+of both versions of CURL differs:
 
-- The released code runs all heads in each of its five passes through the network; ours only those whose output is used.
-- It moves a momentum copy of the whole network; ours of what the keys go through, encoder and projection.
-- Its priorities contain the contrastive loss, ours do not, which costs nothing.
+- The released code computes all heads in each of its five passes through the network; ours only those that are used.
+- It updates a momentum copy of the whole network; ours has a momentum copy of encoder and projection only.
+- Its priorities contain the contrastive loss, ours do not; this does not change the time.
 
-`kernels alone` is CURL's step without all that is not a kernel of torch's: bare.py.
+`kernels alone` is CURL's step with torch's kernels only: bare.py.
 
 DMControl (`--m-curl`): one update of SAC with M-CURL as published, batch 128 and 16 x 32 observations of 9x84x84. Ours
-multiplies less: it encodes all observations that are hidden by zeros as one, which is most of it, and in the actor's
-step runs the convolutions that actor and critic share once.
+has fewer FLOPs: most of the difference is that it encodes all observations that were replaced by zeros once; and the
+actor's update computes the convolutions that actor and critic share once.
 
-`parameters` are those that are trained; `gflop` is the work of a step's matrix products and convolutions; `cpu_ms` is
-of all threads, waiting ones included, and with `--threads 1` depends less on what else the machine does.
+`parameters` is the number of trained parameters; `gflop` counts the matrix products and convolutions of a step;
+`cpu_ms` is the CPU time of all threads, including waiting threads, and with `--threads 1` other processes affect it
+less.
 
-What the clones need on today's versions:
+What the clones need with current versions:
 
 - curl_rainbow: nothing. Its augmentation is kornia's and part of every step, so kornia has to be there; agent.py,
   memory.py and model.py need no simulator.
@@ -64,7 +66,7 @@ BARS = {"curl paper": 5.0, "mcurl paper": 1.0}  # how many times as fast as the 
 
 @dataclass
 class Contender:
-    """One step to be timed, and how many parameters it trains."""
+    """A step to time, and its number of trained parameters."""
 
     step: Callable[[], Any]
     parameters: int
@@ -72,7 +74,7 @@ class Contender:
 
 @contextlib.contextmanager
 def importable(folder: Path, **stand_ins: ModuleType) -> Iterator[None]:
-    """Lets modules be imported from a folder, for a while, with stand-ins for what they import and do not need here."""
+    """Lets modules be imported from a folder for a while, with empty modules instead of imports that are not needed."""
     if not folder.is_dir():
         raise SystemExit(f"{folder} is not a folder; it must be a clone of the released code")
     missing = {name: module for name, module in stand_ins.items() if name not in sys.modules}
@@ -127,7 +129,7 @@ def released_rainbow(folder: Path, data: TensorDict, rows: int, num_actions: int
         norm_clip=10,
     )
     memory = memory_module.ReplayMemory(options, 100_000)
-    # With few rows it would look for ever: a batch has one of each 32nd part, and the newest 20 do not count.
+    # With few rows its sampler would never end: a batch has one row of each 32nd part, without the newest 20 rows.
     for row in itertools.chain.from_iterable(itertools.repeat(data, max(1, rows // len(data)))):
         after = row["next"]
         memory.append(row["pixels"] / 255, int(row["action"]), float(after["reward"]), bool(after["truncated"]))
@@ -236,7 +238,7 @@ def compare(contenders: dict[str, Contender], blocks: int, steps: int) -> list[d
 
 
 def atari(folder: Path, rows: int, presets: list[str], blocks: int, steps: int) -> list[dict[str, Any]]:
-    """Compares learner steps on Atari and says whether the bars are met."""
+    """Compares learner steps on Atari and prints whether the goals are met."""
 
     def ours(loss: str, preset: str) -> Learner:
         return make_learner("rainbow", "env=RoadRunner", f"algo={loss}", f"preset={preset}", rows=rows)
@@ -269,7 +271,7 @@ def dmc(folder: Path, rows: int, blocks: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Runs what clones are given for."""
+    """Runs the comparisons for which a clone is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curl-rainbow", type=Path, metavar="CLONE", help="of aravindsrinivas/curl_rainbow")
     parser.add_argument("--m-curl", type=Path, metavar="CLONE", help="of teslacool/m-curl")

@@ -1,10 +1,10 @@
-"""What the frame replay costs: index work, end-to-end sampling and memory, beside TorchRL's own slice sampler.
+"""Measures the frame replay: index computation, sampling and memory, compared with TorchRL's own slice sampler.
 
     python benchmarks/replay.py [--quick] [--json FILE]
 
-All comparisons are ratios within one run: contenders take turns, so that what else the machine does hits them alike.
-The C allocator is told to keep freed pages, for all contenders: left to itself it returns large blocks to the system at
-some times and not at others, and page faults, up to four fifths of a batch's time, then fall on the next contender.
+All comparisons are ratios within one run: the samplers run in turns, so that other processes slow all of them equally.
+The C allocator is told to keep freed pages, for all samplers. Otherwise it returns large blocks to the system at some
+times and not at others, and the next sampler pays for the page faults, up to four fifths of the time of a batch.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def make_stock(sampler: Any, rows: int, *, pixels_only: bool = False) -> TensorD
 
 
 def memory(rows: int) -> list[dict[str, Any]]:
-    """Weighs full buffers by what the process occupies more."""
+    """Measures the memory of full buffers, by the growth of the process."""
     layouts: dict[str, tuple[Callable[[], Any], int]] = {
         "frames, ours": (lambda: make_frame_buffer(rows), 1),
         "stacks and next stacks, TorchRL": (lambda: make_stock(SliceSampler(slice_len=SLICE_LEN), rows), NUM_FRAMES),

@@ -1,10 +1,10 @@
-"""How collection scales: frames per second against workers, the overhead of each backend, the cost of a Ray buffer.
+"""Measures frames per second by number of workers, the overhead of each backend, and the time of a Ray buffer.
 
     python benchmarks/scaling.py [--quick] [--backends process ray] [--json FILE]
 
-Environments sleep at each step, as a simulator in another machine would take its time there: so the number of cores
-here does not limit the workers, and what is left is the cost of the backend. Ray gives its workers a low priority; for
-a machine that does other work too, set RAY_worker_niceness=0.
+Environments sleep at each step, like a simulator on another machine, so that the number of cores does not limit the
+workers and only the overhead of the backend remains. Ray gives its workers a low priority: set RAY_worker_niceness=0 if
+other programs use the machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIDE, NUM_FRAMES = 84, 4
 
 
 class Slow(gymnasium.Env):
-    """Grey images; a step takes the time that it is told."""
+    """An environment with grey images, whose steps take a given time."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (SIDE, SIDE, 1), np.uint8)
     action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
@@ -65,7 +65,7 @@ def random_action() -> torch.Tensor:
 
 
 def make_explorer() -> SACExplorer:
-    """A policy that acts at random: its network would be the cost, and is not what is measured here."""
+    """A random policy: a network would take time that is not to be measured here."""
     return SACExplorer(GaussianPolicy([NUM_FRAMES, SIDE, SIDE], 2, hidden_dim=64), random_action)
 
 

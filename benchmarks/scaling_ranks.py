@@ -1,13 +1,13 @@
-"""What ranks are worth: updates a second of one process, and of two that share each batch, one thread each.
+"""Compares the time of an update with one rank and with two ranks that share each batch, one thread each.
 
     python benchmarks/scaling_ranks.py                           # some minutes on two cores that do nothing else
     python benchmarks/scaling_ranks.py --json benchmarks/results/scaling_ranks.json
     python benchmarks/scaling_ranks.py --quick                   # tiny sizes: to see that it runs
 
-Learners are the recipes' own, on random frames, with messages by gloo; sampling, optimizers and priorities are
-included. The batch is the same for any number of ranks. *Processor* seconds are those that a rank computes for one
-update; they tell, also on a busy machine, how much of the work is shared. *Messages* are the seconds inside of
-collective calls, waiting for the other rank included.
+The learners are the recipes' own, on random frames, with communication by gloo; sampling, optimizers and priorities are
+included. The batch is the same for any number of ranks. *Processor* is the CPU time of a rank for one update; it shows,
+also on a busy machine, how much of the work is shared. *Messages* is the time in collective calls, including waiting
+for the other rank.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROUNDS = 4
 
 
 def serve(index: int, count: int, folder: str, case: tuple[str, int, tuple[str, ...]]) -> None:
-    """Takes the updates of one rank; writes what they cost to a file."""
+    """Runs the updates of one rank; writes their times to a file."""
     algorithm, updates, overrides = case
     prepare_process(threads=1)
     ranks, watch = ALONE, Stopwatch()

@@ -1,4 +1,4 @@
-"""What the benchmarks of the learners build: the recipes' own learners, on random frames, without a simulator.
+"""Builds the recipes' own learners for benchmarks, with random frames and without a simulator.
 
 The agents and the replay are made by the recipes' own functions from their configs. Only the environment is missing:
 its shapes are given, and frames are random.
@@ -73,7 +73,7 @@ def _lines(path: str) -> list[str]:
 
 
 class Stopwatch:
-    """Adds up seconds by part; what a part does inside another is not the other's."""
+    """Adds up seconds by part; the time of a nested part does not count for the outer part."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -112,7 +112,7 @@ class Stopwatch:
 
 
 class CountFlops(TorchDispatchMode):
-    """Counts as torch's FlopCounterMode does, whose book-keeping of modules does not get along with tensordict's."""
+    """Counts FLOPs as torch's FlopCounterMode, whose tracking of modules does not work with tensordict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,8 +129,8 @@ class Learner(ABC):
     """A recipe's learner with a replay of random frames: ``step()`` draws a batch and takes an update.
 
     Args:
-        cfg (DictConfig): the recipe's.
-        rows (int): how many agent steps the replay is given.
+        cfg (DictConfig): the recipe's config.
+        rows (int): the number of agent steps in the replay.
         ranks (Ranks): the ranks that share each batch. Defaults to one process.
     """
 
@@ -158,7 +158,7 @@ class Learner(ABC):
 
     @abstractmethod
     def update(self, batch: TensorDictBase, views: TensorDictBase) -> None:
-        """Takes one update, and does what the recipe does with the batch afterwards."""
+        """Runs one update, and the recipe's further steps with the batch, such as new priorities."""
 
     def sample(self) -> tuple[TensorDictBase, TensorDictBase]:
         """Draws a batch for RL and the data of the auxiliary task."""
@@ -175,7 +175,7 @@ class Learner(ABC):
 
     @abstractmethod
     def watch_parts(self, watch: Stopwatch) -> None:
-        """Lets a stopwatch see from now on which part of an update takes how long; for good."""
+        """Measures the time of each part of an update with a stopwatch, permanently from now on."""
 
     def _watch_contrastive(self, watch: Stopwatch) -> None:
         watch.watch(self, "sample", "sample")
@@ -185,7 +185,7 @@ class Learner(ABC):
             watch.watch(loss, "encode_keys", "contrastive keys")
 
     def parameters(self) -> dict[str, Tensor]:
-        """Returns everything that learns or follows, by name, without gradients."""
+        """Returns all trained parameters and all slow copies by name, without gradients."""
         named = {}
         for number, network in enumerate(self.networks):
             named |= {f"{number}.{name}": value for name, value in network.state_dict().items()}
@@ -194,7 +194,7 @@ class Learner(ABC):
         }
 
     def replay_bytes(self) -> tuple[int, int]:
-        """Returns how large the rows that are written are, and how large all rows are."""
+        """Returns the size of the written rows and the size of all rows."""
         rows = self.buffer.storage._storage
         full = sum(value.numel() * value.element_size() for value in rows.values(True, True))
         return full * len(self.buffer) // self.buffer.storage.max_size, full
@@ -304,7 +304,7 @@ def make_learner(algorithm: str, *overrides: str, rows: int = 4 * EPISODE, ranks
 
 
 def fill(buffer: Any, rows: int, frame_shape: tuple[int, int, int], actions: Callable[[int], Tensor]) -> TensorDict:
-    """Writes at least so many rows of random episodes, the same few again and again; returns these few."""
+    """Writes at least ``rows`` rows by repeating a few random episodes; returns these episodes."""
     episodes = [random_episode(buffer, frame_shape, actions) for _ in range(4)]
     block = torch.cat(episodes[: max(1, rows // EPISODE)])
     for _ in range(0, rows, len(block)):

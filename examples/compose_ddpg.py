@@ -2,8 +2,8 @@
 
     python examples/compose_ddpg.py [--steps 1800] [--seed 0]
 
-A collector plays a toy task into a `FrameReplayBuffer`. The RL loss learns from transitions, the auxiliary task draws
-slices by itself. One encoder serves policy, critic and task, its slow copy the target critic and the task's keys.
+A collector plays a toy task and fills a `FrameReplayBuffer`. The RL loss learns from transitions, the auxiliary task
+from slices. Policy, critic and task share one encoder; the target critic and the task's keys share its slow copy.
 """
 
 import argparse
@@ -30,11 +30,11 @@ STEPS_PER_BATCH, UPDATES_PER_BATCH, WARMUP = 4 * EPISODE_STEPS, 60, 12 * EPISODE
 
 
 class ReachTarget(gym.Env):
-    """A red dot is to be moved onto a green one; the closer they are, the larger the reward."""
+    """The agent moves a red dot to a green dot; the closer they are, the larger the reward."""
 
     observation_space = gym.spaces.Dict({"pixels": gym.spaces.Box(0, 255, (IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)})
     action_space = gym.spaces.Box(-1.0, 1.0, (ACTION_DIM,), np.float32)
-    low, high, speed = 5, IMAGE_SIZE - 6, 2  # from low to high, no crop cuts a dot off
+    low, high, speed = 5, IMAGE_SIZE - 6, 2  # between low and high, no crop cuts off a dot
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
         super().reset(seed=seed)
@@ -63,7 +63,7 @@ def make_networks(buffer: mcurl.FrameReplayBuffer) -> tuple[nn.Module, TensorDic
     encoder = mcurl.PixelEncoder(3 * NUM_FRAMES, CROP_SIZE, num_layers=2, num_filters=16, feature_dim=FEATURE_DIM)
     actor = TensorDictModule(nn.Sequential(MLP(FEATURE_DIM, ACTION_DIM, **HIDDEN), nn.Tanh()), ["latent"], ["action"])
     critic = ValueOperator(MLP(FEATURE_DIM + ACTION_DIM, 1, **HIDDEN), in_keys=["latent", "action"])
-    # DDPG is TD3 with one critic and no target noise. DDPGLoss detaches its latents: the critic would teach no encoder.
+    # DDPG is TD3 with one critic and no target noise. DDPGLoss detaches latents: it would not train the encoder.
     ddpg = TD3Loss(actor, critic, num_qvalue_nets=1, policy_noise=0.0, bounds=(-1.0, 1.0))
     ddpg.make_value_estimator(gamma=GAMMA)
     options = {"augmentation": mcurl.RandomCrop(CROP_SIZE), "tau": TAU, "coeff": CONTRASTIVE_COEFF}
@@ -74,17 +74,17 @@ def make_networks(buffer: mcurl.FrameReplayBuffer) -> tuple[nn.Module, TensorDic
 def compute_losses(
     batch: TensorDict, views: TensorDict, encoder: nn.Module, ddpg: TD3Loss, task: nn.Module
 ) -> TensorDict:
-    batch["latent"] = encoder(batch["pixels"])  # not inside of the RL loss, which would copy the encoder
+    batch["latent"] = encoder(batch["pixels"])  # not inside the RL loss, which would copy the encoder
     batch["next", "latent"] = task.loss_module.encode_keys(batch["next", "pixels"])
     losses = task(views)
     losses["loss_qvalue"], _ = ddpg.value_loss(batch)
-    losses["loss_actor"], _ = ddpg.actor_loss(batch.detach())  # the actor does not shape what it sees
+    losses["loss_actor"], _ = ddpg.actor_loss(batch.detach())  # the actor loss does not train the encoder
     return losses
 
 
 def main(steps: int, seed: int) -> None:
     torch.manual_seed(seed)
-    torch.set_num_threads(1)  # networks this small are not worth sharing
+    torch.set_num_threads(1)  # more threads do not help with such small networks
     image = ToTensorImage(from_int=False, dtype=torch.uint8, shape_tolerant=True)
     transforms = Compose(InitTracker(), image, CatFrames(NUM_FRAMES, dim=-3), RewardSum())
     env = TransformedEnv(GymWrapper(gym.wrappers.TimeLimit(ReachTarget(), EPISODE_STEPS)), transforms)

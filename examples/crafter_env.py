@@ -1,11 +1,11 @@
-"""An adapter: Crafter (https://arxiv.org/abs/2109.06780), which speaks an older language than Gymnasium.
+"""An adapter for Crafter (https://arxiv.org/abs/2109.06780), which has the interface of the older library gym.
 
     pip install crafter
     cd examples && mcurl train rainbow env=gym env.id=crafter_env:Crafter-v0 env.image_size=64
 
-What it takes: spaces of Gymnasium, a reset with a seed, and an end that says whether the player died (terminated) or
-the time was up (truncated). Without the last, an agent would learn that time ends the world. Run alone, it plays at
-random.
+The adapter adds Gymnasium's spaces, a reset with a seed, and the difference between an end because the player died
+(terminated) and an end by the time limit (truncated), where values must be bootstrapped. Started as a script, this file
+plays at random.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Crafter(gymnasium.Env):
         self.action_space = spaces.Discrete(self._world.action_space.n)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """Begins in a new world; a seed makes the same worlds again."""
+        """Starts in a new world; the same seed gives the same worlds."""
         super().reset(seed=seed)
         if seed is not None:
             self._world = self._make(seed)
         return self._world.reset(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        """Acts. Crafter's discount is 0 where the player died, and 1 where the time was up."""
+        """Takes a step. Crafter's discount is 0 if the player died, and 1 if the time limit was reached."""
         image, reward, done, info = self._world.step(int(action))
         died = info["discount"] == 0
         return image, float(reward), died, done and not died, info

@@ -27,7 +27,7 @@ WARMUP, EPSILON, LINES = 200, 0.1, 10
 
 
 class Catch(gym.Env):
-    """A ball falls straight down; the paddle in the last row is to be under it at the end."""
+    """A ball falls straight down; the agent moves a paddle in the last row to catch it."""
 
     observation_space = gym.spaces.Box(0, 255, (1, IMAGE_SIZE, IMAGE_SIZE), np.uint8)
     action_space = gym.spaces.Discrete(NUM_ACTIONS)
@@ -50,7 +50,7 @@ class Catch(gym.Env):
 
 
 class QNetwork(nn.Module):
-    """Pixels to the value of each action."""
+    """Maps pixels to the value of each action."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class QNetwork(nn.Module):
 
 def td_loss(batch: dict[str, torch.Tensor], network: QNetwork, target: QNetwork) -> torch.Tensor:
     value = network(batch["pixels"]).gather(1, batch["action"].reshape(-1, 1))
-    following = batch["next"]  # the observation up to N_STEP later; the rewards until then are summed
+    following = batch["next"]  # the observation up to N_STEP steps later, and the sum of the rewards until then
     with torch.no_grad():
         best = network(following["pixels"]).argmax(1, keepdim=True)
         next_value = target(following["pixels"]).gather(1, best) * ~following["terminated"]
@@ -72,7 +72,7 @@ def td_loss(batch: dict[str, torch.Tensor], network: QNetwork, target: QNetwork)
 
 def main(steps: int, seed: int) -> None:
     torch.manual_seed(seed)
-    torch.set_num_threads(1)  # networks this small are not worth sharing
+    torch.set_num_threads(1)  # more threads do not help with such small networks
     env, random = Catch(), np.random.default_rng(seed)
     network = QNetwork()
     target = copy.deepcopy(network).requires_grad_(False)

@@ -1,4 +1,4 @@
-"""The frame replay at work: a random policy on a rendered DMControl task, and what the buffer makes of it.
+"""A tour of the frame replay, filled by a random policy on a rendered DMControl task.
 
     python examples/replay_demo.py [--steps 600] [--out replay_demo.png]
 

@@ -2,8 +2,8 @@
 
     python examples/slices_for_cpc.py [--updates 80] [--seed 0]
 
-`buffer.slices` draws slices of consecutive observations inside one episode, each equally likely; what they are for is
-up to you. Here a GRU sums up the past, and linear maps predict the latents of the next observations from it.
+`buffer.slices` draws slices of consecutive observations of one episode, each with the same probability, for any loss.
+Here a GRU summarises the past, and linear maps predict the latents of the next observations from its state.
 """
 
 import argparse
@@ -23,7 +23,7 @@ FEATURE_DIM, CONTEXT_DIM, STEPS_AHEAD, LEARNING_RATE, UPDATES_PER_LINE = 32, 64,
 
 
 def play_episode() -> TensorDict:
-    """Stands in for a collector: random pushes move a dot that keeps some of its speed. Episodes differ in length."""
+    """Plays a toy episode, instead of a collector: random forces move a dot. Episodes differ in length."""
     length = int(torch.randint(MIN_LEN, MAX_LEN + 1, ()))
     action = torch.rand(length, 2) * 2 - 1
     position, velocity = torch.rand(2) * (IMAGE_SIZE - DOT_SIZE), torch.zeros(2)
@@ -41,7 +41,7 @@ def play_episode() -> TensorDict:
 
 
 class ContrastivePredictiveCoding(nn.Module):
-    """Tells the latents of the next observations from all others of the batch, given those so far."""
+    """Finds the latents of the next observations among all latents of the batch, given the past observations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class ContrastivePredictiveCoding(nn.Module):
 
 def main(updates: int, seed: int) -> None:
     torch.manual_seed(seed)
-    torch.set_num_threads(1)  # networks this small are not worth sharing
+    torch.set_num_threads(1)  # more threads do not help with such small networks
     buffer = FrameReplayBuffer(
         storage=LazyTensorStorage(NUM_EPISODES * (MAX_LEN + 1)), num_frames=NUM_FRAMES, stacked_input=False
     )

@@ -1,9 +1,10 @@
-"""The masked contrastive loss on what you have: stacked pixels in TorchRL's own replay buffer and slice sampler.
+"""The masked contrastive loss with TorchRL's own replay buffer and slice sampler, on stacked pixels.
 
     python examples/stock_buffer.py [--updates 160] [--seed 0]
 
-The data is a video: each episode shows a blob that flies straight and bounces off the walls. Where it is in a hidden
-observation can be told from the neighbours, and the accuracy on zeroed observations says how often it is.
+The data is a video: each episode shows a blob that moves in a straight line and bounces off the walls. Its position in
+a hidden observation follows from the neighbouring observations. The accuracy on zeroed observations measures how often
+the Transformer reconstructs it.
 """
 
 import argparse
@@ -46,7 +47,7 @@ def make_video() -> TensorDict:
 
 
 def make_buffer() -> TensorDictReplayBuffer:
-    """Makes a stock buffer whose transform writes the two views and hides a part of the first."""
+    """Makes a TorchRL buffer whose transform writes the two views and hides observations of the first."""
     views = [RandomCrop(CROP_SIZE, out_keys=[("mcurl", name)]) for name in ("query_pixels", "key_pixels")]
     return TensorDictReplayBuffer(
         storage=LazyTensorStorage(NUM_EPISODES * EPISODE_LEN),
@@ -58,19 +59,19 @@ def make_buffer() -> TensorDictReplayBuffer:
 
 def main(updates: int, seed: int) -> None:
     torch.manual_seed(seed)
-    torch.set_num_threads(1)  # networks this small are not worth sharing
+    torch.set_num_threads(1)  # more threads do not help with such small networks
     buffer = make_buffer()
     buffer.extend(make_video())
     loss = MaskedContrastiveLoss(
         PixelEncoder(NUM_FRAMES, CROP_SIZE, num_layers=2, num_filters=16, feature_dim=FEATURE_DIM),
         ContextTransformer(FEATURE_DIM, dropout=0.0),
-        temperature=math.sqrt(FEATURE_DIM),  # of normalised latents: the first logits are not in the tens
+        temperature=math.sqrt(FEATURE_DIM),  # keeps the first logits of normalised latents small
     )
     optimizer = torch.optim.Adam(loss.parameters(), lr=LEARNING_RATE)
     momentum = SoftUpdate(loss, tau=TAU)
     print(f"chance: loss {math.log(NUM_SLICES * SLICE_LEN):.3f}, accuracy {1 / (NUM_SLICES * SLICE_LEN):.3f}")
     for update in range(1, updates + 1):
-        # SliceSampler gives slice after slice; the loss wants [slices, time].
+        # SliceSampler returns slices one after the other; the loss needs [slices, time].
         losses = loss(buffer.sample().reshape(NUM_SLICES, SLICE_LEN))
         optimizer.zero_grad()
         losses["loss_contrastive"].backward()

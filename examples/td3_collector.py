@@ -2,8 +2,8 @@
 
     python examples/td3_collector.py [--steps 4000] [--task cartpole-swingup] [--seed 0]
 
-The collector writes into the `FrameReplayBuffer` by itself. Actor and critics read latents, the slow encoder of the
-auxiliary task makes those of the target networks, and only the critics and the task teach the encoder.
+The collector itself writes to the `FrameReplayBuffer`. Actor and critics take latents. The latents of the target
+networks come from the slow encoder of the auxiliary task. Only the critic loss and the task train the encoder.
 """
 
 import argparse
@@ -29,7 +29,7 @@ STEPS_PER_BATCH, UPDATES_PER_BATCH, ACTOR_INTERVAL, WARMUP, LINES = 50, 50, 2, 1
 
 
 def make_env(task: str, seed: int) -> EnvBase:
-    quality = {"shadows": False, "multisampling": False}  # software renders several times faster without them
+    quality = {"shadows": False, "multisampling": False}  # rendering on a CPU is several times faster without them
     sizes = {"action_repeat": ACTION_REPEAT, "image_size": IMAGE_SIZE, "num_frames": NUM_FRAMES}
     return TransformedEnv(mcurl.make_dmc_env(task, seed=seed, **sizes, **quality), InitTracker())
 
@@ -57,18 +57,18 @@ def make_networks(
 def compute_losses(
     batch: TensorDict, encoder: nn.Module, td3: TD3Loss, task: mcurl.MaskedContrastiveTask, with_actor: bool
 ) -> TensorDict:
-    batch["latent"] = encoder(batch["pixels"])  # not inside of TD3Loss, which would copy the encoder
+    batch["latent"] = encoder(batch["pixels"])  # not inside TD3Loss, which would copy the encoder
     batch["next", "latent"] = task.loss_module.encode_keys(batch["next", "pixels"])
     losses = task(task.sample())
     losses["loss_qvalue"], _ = td3.value_loss(batch)
     if with_actor:
-        losses["loss_actor"], _ = td3.actor_loss(batch.detach())  # the actor does not shape what it sees
+        losses["loss_actor"], _ = td3.actor_loss(batch.detach())  # the actor loss does not train the encoder
     return losses
 
 
 def main(steps: int, task: str, seed: int) -> None:
     torch.manual_seed(seed)
-    torch.set_num_threads(1)  # networks this small are not worth sharing
+    torch.set_num_threads(1)  # more threads do not help with such small networks
     env, evaluation_env = make_env(task, seed), make_env(task, seed + 1)
     buffer = make_replay(capacity=2 * steps)
     encoder, actor, td3, mcurl_task = make_networks(env.action_spec.shape[-1], buffer)

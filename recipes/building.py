@@ -1,4 +1,4 @@
-"""Environments, storages and auxiliary tasks, made from the sections of a config that all recipes have."""
+"""Makes environments, storages and auxiliary tasks from the config sections that all recipes share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from recipes.value_checks import check_env
 
 
 def make_env(env: EnvConfig, *, training: bool) -> EnvBase:
-    """Makes an environment to train in, or one that gives whole games and raw scores."""
+    """Makes an environment for training, or for evaluation with whole games and raw scores."""
     check_env(env)
     shared = {"num_frames": env.num_frames, "image_size": env.image_size}
     if env.backend == "dmc":
@@ -81,19 +81,19 @@ def make_env(env: EnvConfig, *, training: bool) -> EnvBase:
 
 
 def find_modules_here() -> None:
-    """Lets ``env.id=my_module:MyEnv-v0`` name a module of the current folder: Python looks beside the script only."""
+    """Adds the current folder to ``sys.path``, so that ``env.id=my_module:MyEnv-v0`` can name one of its modules."""
     here = os.getcwd()
     if here not in sys.path:
         sys.path.append(here)
 
 
 def padding(env: EnvConfig) -> str:
-    """Returns the frames before an episode's first one: zeros on Atari, else the first frame, repeated."""
+    """Returns how stacks are padded at the start of an episode: with zeros on Atari, else with the first frame."""
     return "zeros" if env.backend == "atari" else "repeat"
 
 
 def check_actions(env: EnvBase, *, discrete: bool, recipe: str, other: str) -> None:
-    """Refuses an environment whose actions are of the other kind."""
+    """Refuses an environment with continuous actions if the recipe needs discrete ones, and the reverse."""
     spec = env.action_spec
     kind = "discrete" if type(spec) is Categorical else "continuous" if spec.dtype.is_floating_point else "other"
     wanted = "discrete" if discrete else "continuous"
@@ -102,21 +102,21 @@ def check_actions(env: EnvBase, *, discrete: bool, recipe: str, other: str) -> N
     if kind != wanted:
         count = spec.space.n if kind == "discrete" else spec.shape[-1]
         raise ValueError(
-            f"{recipe} needs {wanted} actions; this environment has {count} {kind} ones: recipes/{other}.py is for it"
+            f"{recipe} needs {wanted} actions; this environment has {count} {kind} ones: use recipes/{other}.py"
         )
 
 
 class ReservedMemmapStorage(LazyMemmapStorage):
-    """A storage on disk that takes all of its room at once.
+    """A storage on disk that reserves all of its space at once.
 
-    Without that, a disk that fills up later ends the process by SIGBUS, without a message.
+    Otherwise a disk that becomes full later would end the process by SIGBUS, without an error message.
     """
 
     def _init(self, data: Any) -> None:
         super()._init(data)
         for rows in self._storage.values(include_nested=True, leaves_only=True):
             size = os.path.getsize(rows.filename)
-            self.check_room(size, rows.filename)  # asked first: a failed reservation fills the disk
+            self.check_room(size, rows.filename)  # before the reservation: a failed reservation fills the disk
             try:
                 with open(rows.filename, "r+b") as file:
                     os.posix_fallocate(file.fileno(), 0, size)
@@ -124,7 +124,7 @@ class ReservedMemmapStorage(LazyMemmapStorage):
                 raise self._no_room(size, rows.filename, error) from None
 
     def check_room(self, size: int, place: str | Path) -> None:
-        """Raises an OSError if a disk has no room for so many bytes."""
+        """Raises an OSError if the disk has less than ``size`` bytes of free space."""
         if size > shutil.disk_usage(Path(place).parent).free:
             raise self._no_room(size, place, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
@@ -137,7 +137,7 @@ class ReservedMemmapStorage(LazyMemmapStorage):
 
 
 def check_room(buffer: FrameReplayBuffer, env: EnvBase) -> None:
-    """Refuses a replay on disk for which there is no room now; the first step, which takes the room, comes later."""
+    """Refuses a replay on disk that needs more than the free space; the space is reserved later, at the first step."""
     storage = buffer.storage
     if isinstance(storage, ReservedMemmapStorage):
         frames = env.observation_spec[buffer.pixels_key]
@@ -148,17 +148,17 @@ def check_room(buffer: FrameReplayBuffer, env: EnvBase) -> None:
 def make_storage(replay: ReplayConfig, directory: Path, *, ndim: int = 1, ranks: Ranks = ALONE) -> LazyTensorStorage:
     """Makes the storage of a replay buffer: ``ndim=2`` for a batch of environments, which share the capacity.
 
-    On disk each rank has a folder of its own.
+    On disk each rank has its own folder.
     """
     if not replay.memmap:
         return LazyTensorStorage(replay.capacity, device="cpu", ndim=ndim)
     folder = directory / ("replay_storage" if ranks.leads else f"replay_storage_rank{ranks.index}")
-    shutil.rmtree(folder, ignore_errors=True)  # of a killed process; a resumed run takes its rows from the checkpoint
+    shutil.rmtree(folder, ignore_errors=True)  # left by a killed process; a resumed run reads rows from the checkpoint
     return ReservedMemmapStorage(replay.capacity, scratch_dir=folder, ndim=ndim)
 
 
 def remove_storages(directory: Path) -> None:
-    """Removes the rows of a run's replay on disk when the run ends: its checkpoints have them, too."""
+    """Removes a run's replay on disk when the run ends: its checkpoints contain the rows, too."""
     for rows in directory.glob("replay_storage*"):
         shutil.rmtree(rows, ignore_errors=True)
 
@@ -167,17 +167,17 @@ def remove_storages(directory: Path) -> None:
 
 
 def num_columns(collector: CollectorConfig) -> int:
-    """Returns the number of environments that train at once: each has a ring, a column of the replay, of its own."""
+    """Returns the number of training environments: each has its own ring, a column of the replay."""
     return collector.envs_per_worker * (1 if collector.backend == "inline" else collector.num_workers)
 
 
 def storage_ndim(collector: CollectorConfig) -> int:
-    """Returns 1 for the plain ring of one environment in this process, 2 for columns."""
+    """Returns 1 for a single ring, with one environment in this process, and 2 for a replay with columns."""
     return 1 if collector.backend == "inline" and collector.envs_per_worker == 1 else 2
 
 
 def check_collector(cfg: RecipeConfig) -> None:
-    """Refuses steps and rows that cannot be shared out among the environments."""
+    """Refuses a number of steps or rows that cannot be divided among the environments."""
     columns, total = num_columns(cfg.collector), cfg.total_env_steps // cfg.env.action_repeat
     check_workers(cfg.collector)
     if total % cfg.collector.envs_per_worker:
@@ -193,7 +193,7 @@ def check_collector(cfg: RecipeConfig) -> None:
 
 
 def check_workers(collector: CollectorConfig) -> None:
-    """Refuses workers where there are none."""
+    """Refuses several workers with the backend inline, which has none."""
     if collector.backend == "inline" and collector.num_workers > 1:
         raise ValueError(
             f"collector.num_workers={collector.num_workers} needs collector.backend=process or ray; in this process, "
@@ -202,7 +202,7 @@ def check_workers(collector: CollectorConfig) -> None:
 
 
 def worker_options(cfg: RecipeConfig) -> dict[str, Any]:
-    """Returns what workers are started with, in every recipe."""
+    """Returns the options of workers that are the same in every recipe."""
     return {
         "backend": cfg.collector.backend,
         "num_workers": cfg.collector.num_workers,
@@ -213,7 +213,7 @@ def worker_options(cfg: RecipeConfig) -> dict[str, Any]:
 
 
 def make_source(cfg: RecipeConfig, env: EnvBase, agent: SACAgent | RainbowAgent, buffer: FrameReplayBuffer) -> Any:
-    """Makes what collects steps: in ``env`` and, where the config asks for it, in more of its kind or in workers."""
+    """Makes the object that collects steps: in ``env`` and further environments in this process, or in workers."""
     if cfg.collector.backend != "inline":
         total = cfg.total_env_steps // cfg.env.action_repeat
         make = partial(make_env, cfg.env, training=True)
@@ -231,14 +231,14 @@ def make_source(cfg: RecipeConfig, env: EnvBase, agent: SACAgent | RainbowAgent,
 
 
 def start_encoder(encoder: nn.Module, start: EncoderConfig | EncoderStartConfig, *, objective: str) -> None:
-    """Gives an encoder the weights of ``encoder.init``, if there is one; call it before any slow copy is made."""
+    """Loads the weights of ``encoder.init`` into an encoder, if it is set; call it before slow copies are made."""
     if start.frozen and objective != "none":
         raise ValueError(
-            f"encoder.frozen=true with objective={objective}: an auxiliary task has nothing to train then; choose "
-            "the algo without one, or encoder.frozen=false"
+            f"encoder.frozen=true with objective={objective}: the auxiliary task would have nothing to train; choose "
+            "an algo without an auxiliary task, or encoder.frozen=false"
         )
     if start.frozen and start.init is None:
-        raise ValueError("encoder.frozen=true without encoder.init would freeze weights that nothing has trained")
+        raise ValueError("encoder.frozen=true without encoder.init would freeze untrained weights")
     if start.init is None:
         return
     try:
@@ -248,19 +248,19 @@ def start_encoder(encoder: nn.Module, start: EncoderConfig | EncoderStartConfig,
 
 
 def use_resets(agent: SACAgent | RainbowAgent, resets: ResetsConfig, *, total_updates: int) -> None:
-    """Lets an agent draw networks anew, in a run of so many updates, if the config asks for it."""
+    """Turns on resets of an agent's networks, in a run of ``total_updates``, if the config has an interval."""
     if resets.interval_updates:
         with section("resets"):
             agent.use_resets(Resets(resets.interval_updates, keep=resets.keep, total_updates=total_updates))
 
 
 def make_computing(cfg: RecipeConfig, device: torch.device) -> Computing:
-    """Makes what computes the losses, or raises a ValueError that says what is missing here."""
+    """Makes the object that computes the losses; raises a ValueError if this machine cannot use the settings."""
     return Computing(device, compile=cfg.compile, precision=cfg.precision, cuda_graphs=cfg.cuda_graphs)
 
 
 def use_computing(agent: Agent, cfg: RecipeConfig) -> None:
-    """Lets an agent compile its losses, or compute them in another precision, if the config asks for it."""
+    """Sets how an agent computes its losses: compiled or not, and in which precision."""
     agent.computing = make_computing(cfg, agent.device)
 
 
@@ -270,9 +270,9 @@ def use_computing(agent: Agent, cfg: RecipeConfig) -> None:
 def make_augmentations(
     augmentation: AugmentationConfig, *, crop_size: int | None = None
 ) -> dict[str, Callable[[Tensor], Tensor] | None]:
-    """Makes the augmentations of RL's ``"batch"`` and of the auxiliary task's ``"views"``; None: images stay.
+    """Makes the augmentations of RL's ``"batch"`` and of the auxiliary task's ``"views"``; None: no augmentation.
 
-    ``crop_size`` is what the encoder sees of an image, where that is not all of it.
+    ``crop_size`` is the size of the encoder's input, if it is smaller than the image.
     """
     made = {}
     for part in ("batch", "views"):
@@ -280,7 +280,7 @@ def make_augmentations(
         check_choice(f"augmentation.{part}", kind, AUGMENTATIONS)
         if kind == "crop" and crop_size is None:
             raise ValueError(
-                f"augmentation.{part}=crop is for SAC, whose encoder sees a part of an image; use shift or none"
+                f"augmentation.{part}=crop is for SAC, whose encoder takes a crop of the image; use shift or none"
             )
         made[part] = make_augmentation(kind, intensity_scale=scale, crop_size=crop_size)
     return made
@@ -292,7 +292,8 @@ def make_augmentations(
 def make_task(objective: DictConfig, encoder: nn.Module, buffer: FrameReplayBuffer, **offered: Any) -> AuxiliaryTask:
     """Makes the auxiliary task that an objective's file names, with the file's other keys as keyword arguments.
 
-    What a recipe offers besides (networks, specs, the augmentation) goes to the tasks that name it.
+    ``offered`` are further arguments of the recipe (networks, specs, the augmentation). A task gets those that are
+    parameters of its constructor.
     """
     options = {str(key): value for key, value in OmegaConf.to_container(objective, resolve=True).items()}
     options.pop("name")
@@ -302,14 +303,14 @@ def make_task(objective: DictConfig, encoder: nn.Module, buffer: FrameReplayBuff
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"objective.task={module}.{name} cannot be imported: {error}") from error
     if not (isinstance(made, type) and issubclass(made, AuxiliaryTask)):
-        raise ValueError(f"objective.task={module}.{name} is no AuxiliaryTask")
+        raise ValueError(f"objective.task={module}.{name} is not an AuxiliaryTask")
     given = wanted(made, options, offered, str(objective.name))
     with section("objective"):
         return made(encoder, buffer, **given, **options)
 
 
 def wanted(made: type, options: dict[str, Any], offered: dict[str, Any], name: str) -> dict[str, Any]:
-    """Returns what a task's constructor names of what a recipe offers; refuses a task that needs more."""
+    """Returns the offered arguments that are parameters of a task's constructor; refuses a task that needs others."""
     parameters = inspect.signature(made).parameters.values()
     if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters):
         return offered
@@ -322,7 +323,7 @@ def wanted(made: type, options: dict[str, Any], offered: dict[str, Any], name: s
 
 @contextlib.contextmanager
 def section(name: str) -> Iterator[None]:
-    """Puts a config section's name before the argument that an error names."""
+    """Adds the name of a config section to the argument's name in an error message."""
     try:
         yield
     except ValueError as error:

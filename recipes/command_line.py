@@ -1,4 +1,4 @@
-"""The command line of a recipe, checked before Hydra composes the config. Errors list names close to a wrong one."""
+"""Checks the command line of a recipe before Hydra composes the config. Errors list names similar to a wrong name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from recipes.objective_files import objective_keys
 from recipes.schema import CONF
 from recipes.value_checks import FREE
 
-if TYPE_CHECKING:  # with torch, which takes seconds: imported where a run directory is read
+if TYPE_CHECKING:  # this imports torch, which takes seconds: functions import it only when they read a run directory
     from mcurl_torchrl.training import RunDirectory
 
 SHARED = CONF / "shared"
@@ -37,7 +37,7 @@ PATHS = (
     "data.root",
     "encoders",
 )  # settings that name a file or a folder
-# Settings of earlier versions, and what has taken their place.
+# Settings of earlier versions, and the settings that replace them.
 MOVED = {
     "encoder.augmentation": "augmentation: random_crop is augmentation=crop, center_crop is augmentation=none",
     "rainbow.augmentation": "augmentation.views: shift is augmentation.views=curl_shift",
@@ -48,22 +48,22 @@ AUTO = "auto"  # resume=auto starts or continues the run in its directory
 
 
 def config_folder(config_name: str) -> Path:
-    """Returns the folder with a script's config and its own groups; all scripts share those of conf/shared."""
+    """Returns the folder with a script's config and its own groups; all scripts share the groups of conf/shared."""
     (found,) = CONF.glob(f"*/{config_name}.yaml")
     return found.parent
 
 
 class BadCommand(Exception):
-    """The command line is wrong in a way that the message explains."""
+    """The command line is wrong; the message explains the error."""
 
 
 def program() -> str:
-    """Returns the name under which messages speak: ``mcurl train sac``, or that of the script."""
+    """Returns the name of the program for messages: ``mcurl train sac``, or the name of the script."""
     return " ".join(console.words) or Path(sys.argv[0]).name
 
 
 def answer(main: Callable[[list[str]], int]) -> NoReturn:
-    """Runs a script without a config of Hydra's on the command line; a wrong one ends with a sentence."""
+    """Runs a script that has no Hydra config; a wrong command line ends with an error message."""
     try:
         sys.exit(main(sys.argv[1:]))
     except (BadCommand, OSError) as error:
@@ -73,14 +73,14 @@ def answer(main: Callable[[list[str]], int]) -> NoReturn:
         sys.exit(130)
 
 
-def in_a_sentence(error: Exception) -> str:
-    """Returns what an error says, with the cause that Hydra's own errors leave out."""
+def message_of(error: Exception) -> str:
+    """Returns the message of an error, with the cause that Hydra's own errors leave out."""
     cause = f"\n{error.__cause__}" if isinstance(error, HydraException) and error.__cause__ else ""
     return f"{error}{cause}"
 
 
 def asks_for_information(arguments: list[str]) -> bool:
-    """Tells whether Hydra answers by itself, without running anything."""
+    """Tells whether the command line asks Hydra for help or for the config, so that no job is run."""
     flags = {"-h", "--help", "--hydra-help", "-sc", "--shell-completion", "-c", "--cfg", "-i", "--info"}
     return bool(flags & set(arguments))
 
@@ -92,7 +92,7 @@ def is_multirun(arguments: list[str]) -> bool:
 def read_settings(arguments: list[str], schema: type, conf: Path) -> tuple[list[str], list[Override]]:
     """Checks the settings of a command line against a schema and a folder of configs.
 
-    Returns the arguments in the order and with the quotes that Hydra needs, and what they set.
+    Returns the arguments in the order and with the quotes that Hydra needs, and the parsed overrides.
     """
     arguments = [quote_existing(argument) for argument in arguments]
     # Hydra's parser takes settings on one side of its flags only.
@@ -118,7 +118,7 @@ def read_settings(arguments: list[str], schema: type, conf: Path) -> tuple[list[
 
 
 def as_whole_number(override: Override, schema: type) -> Override:
-    """Writes 1e3 as 1000 where the schema wants a whole number, in a sweep, too: OmegaConf takes no other form."""
+    """Writes 1e3 as 1000 if the schema has an integer, also in a sweep: OmegaConf does not convert 1e3."""
     values = chosen(override)
     if not any(isinstance(value, float) and value.is_integer() for value in values):
         return override
@@ -132,7 +132,7 @@ def as_whole_number(override: Override, schema: type) -> Override:
 
 
 def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
-    """Checks the command line as :func:`read_settings` does; to resume a run, adds the settings of that run."""
+    """Checks the command line with :func:`read_settings`; to resume a run, adds the settings of that run."""
     if asks_for_information(arguments):
         return arguments
     arguments, overrides = read_settings(arguments, schema, conf)
@@ -166,7 +166,7 @@ def check_resume(overrides: list[Override], *, multirun: bool) -> None:
     given = {override.key_or_group: override.value() for override in overrides}
     place = "hydra.sweep.dir" if multirun else "hydra.run.dir"
     if given.get("resume") == AUTO and place not in given:
-        raise BadCommand(f"resume=auto looks for a run in a directory that you name: add {place}=DIR")
+        raise BadCommand(f"resume=auto needs the directory of the run: add {place}=DIR")
     if multirun and given.get("resume") not in (None, AUTO):
         raise BadCommand("resume=DIR continues one run; resume=auto continues a sweep")
 
@@ -174,7 +174,7 @@ def check_resume(overrides: list[Override], *, multirun: bool) -> None:
 def run_named_by(override: Override) -> Path:
     """Returns the run that an override of `resume` or `run` names, or refuses it."""
     if override.is_sweep_override():
-        raise BadCommand(f"{override.input_line}: there is no such path, and Hydra reads it as several")
+        raise BadCommand(f"{override.input_line}: there is no such path, and Hydra reads it as several values")
     path = Path(str(override.value())).absolute()
     check_resumable(path)
     return path
@@ -189,7 +189,7 @@ def open_run(override: Override) -> RunDirectory:
 
 
 def quote_existing(argument: str) -> str:
-    """Quotes the path of an existing file or folder: some characters have a meaning in Hydra's grammar."""
+    """Quotes the path of an existing file or folder, because some characters have a meaning in Hydra's grammar."""
     key, equals, typed = argument.partition("=")
     return f"{key}={quoted(typed)}" if key in PATHS and typed and os.path.lexists(typed) else argument
 
@@ -205,7 +205,7 @@ def quoted(path: str | Path) -> str:
 
 
 def overrides_of(directory: RunDirectory, schema: type, conf: Path) -> list[Override]:
-    """Returns the overrides that a run was started with, checked like those of a command line; none are Hydra's own."""
+    """Returns the overrides that a run was started with, without Hydra's own, checked like those of a command line."""
     lines = read_manifest(directory).get("overrides")
     named = f"resume={directory.path}: {directory.manifest.name}"
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
@@ -238,7 +238,7 @@ def check_recipe(directory: RunDirectory, ours: str) -> None:
 
 
 def group_choices(group: str, conf: Path) -> list[str]:
-    """Returns the choices of a config group, a recipe's own and those that all share; none for another name."""
+    """Returns the choices of a config group, both the recipe's own and the shared ones; empty if there is no group."""
     found = {file.stem for folder in (conf, SHARED) for file in (folder / group).glob("*.yaml")}
     if group == "algo":  # every objective is an algorithm, too
         found |= {file.stem for file in (SHARED / "objective").glob("*.yaml")} - {"none"}
@@ -246,7 +246,7 @@ def group_choices(group: str, conf: Path) -> list[str]:
 
 
 def chosen_objective(overrides: list[Override], conf: Path) -> set[str]:
-    """Returns the keys of the objectives that the overrides choose."""
+    """Returns the dotted keys of the objectives that the overrides choose."""
     choices = [override for override in overrides if override.key_or_group in ("algo", "objective")]
     names = {str(name) for override in choices for name in chosen(override)} or {"mcurl"}
     keys = (objective_keys(objective_of_algo(name, conf)) for name in names)
@@ -254,7 +254,7 @@ def chosen_objective(overrides: list[Override], conf: Path) -> set[str]:
 
 
 def objective_of_algo(name: str, conf: Path) -> str:
-    """Returns the objective that an algorithm's file chooses; an algorithm without a file is an objective."""
+    """Returns the objective that an algorithm's file chooses; without a file, the objective of the same name."""
     file = conf / "algo" / f"{name}.yaml"
     if not file.is_file():
         return name
@@ -309,7 +309,7 @@ def known_keys(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, bool
 
 def did_you_mean(word: str, choices: list[str]) -> str:
     close = difflib.get_close_matches(word, choices, n=4, cutoff=0.5)
-    # A key given without its section, or in a wrong one, is close to the key of the same last name.
+    # A key without its section, or in a wrong section, is similar to a key with the same last part.
     close += [name for name in choices if name.split(".")[-1] == word.split(".")[-1] and name not in close]
     if close:
         return f"did you mean {' or '.join(close)}?"
@@ -317,7 +317,7 @@ def did_you_mean(word: str, choices: list[str]) -> str:
 
 
 def check_resumable(path: Path) -> None:
-    """Refuses a path without a run that can be continued; names runs that are near."""
+    """Refuses a path without a run that can be resumed; the message lists runs near the path."""
     if why := why_not_resumable(path):
         raise BadCommand(f"{path}: {why}. {runs_near(path)}")
 

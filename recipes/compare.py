@@ -1,8 +1,8 @@
-"""Says how two runs differ: in their settings, their code and their returns.
+"""Shows the differences between two runs: in their settings, their code and their returns.
 
     python recipes/compare.py RUN_DIR RUN_DIR
 
-It compares two runs, which is no comparison of methods: that takes seeds and intervals, which report.py has.
+To compare two methods, use several seeds and report.py, which computes intervals.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from recipes.command_line import BadCommand, answer
 
-if TYPE_CHECKING:  # with torch, which takes seconds: help and wrong options are answered before
+if TYPE_CHECKING:  # this imports torch, which takes seconds: help and errors in the options come first
     from recipes.reports.runs import Run
 
-MOST_POINTS = 12  # of two curves
+MOST_POINTS = 12  # rows in the table of returns
 
 
 def main(arguments: list[str]) -> int:
@@ -56,13 +56,13 @@ def heading(a: Run, b: Run) -> list[str]:
 
 
 def settings(a: Run, b: Run) -> list[str]:
-    """Lists what differs: settings that change what is learned, then others, those of one run only, and the code."""
+    """Lists the differences: settings that affect learning, other settings, settings of one run only, and the code."""
     from recipes.reports.groups import compared, differing_keys
 
     learned = set(differing_keys([compared(a), compared(b)]))
     differing = sorted(differing_keys([a.settings, b.settings]), key=lambda key: (key not in learned, key))
     lines = [
-        f"  {key}: {a.settings[key]} | {b.settings[key]}" + ("" if key in learned else "  (no effect but by chance)")
+        f"  {key}: {a.settings[key]} | {b.settings[key]}" + ("" if key in learned else "  (does not change the method)")
         for key in differing
         if key in a.settings and key in b.settings
     ]
@@ -78,9 +78,9 @@ def settings(a: Run, b: Run) -> list[str]:
 
 
 def curves(a: Run, b: Run) -> list[str]:
-    """Sets the evaluations at the same env steps side by side, then says who was where first."""
+    """Shows the evaluations at the same env steps side by side, their mean difference, and which run learned sooner."""
     if a.task != b.task:
-        return [f"returns of {a.task} and {b.task} are not of one scale"]
+        return [f"returns of {a.task} and {b.task} cannot be compared: they are different tasks"]
     ours, theirs = dict(a.curve), dict(b.curve)
     common = sorted(set(ours) & set(theirs))
     if not common:
@@ -90,10 +90,10 @@ def curves(a: Run, b: Run) -> list[str]:
     lines = [f"{'env steps':>12}  {'A':>10}  {'B':>10}  {'B - A':>10}"]
     lines += [f"{at:>12,}  {ours[at]:>10,.1f}  {theirs[at]:>10,.1f}  {theirs[at] - ours[at]:>+10,.1f}" for at in shown]
     mean = sum(theirs[at] - ours[at] for at in common) / len(common)
-    lines.append(f"over {len(common)} evaluations, B is {mean:+,.1f} from A on average")
+    lines.append(f"mean of B - A over {len(common)} evaluations: {mean:+,.1f}")
     goal = min(max(ours[at] for at in common), max(theirs[at] for at in common))
     first = [next(at for at in common if curve[at] >= goal) for curve in (ours, theirs)]
-    lines.append(f"a return of {goal:,.1f}, which both reached: A at {first[0]:,} env steps, B at {first[1]:,}")
+    lines.append(f"first return of at least {goal:,.1f}: A at {first[0]:,} env steps, B at {first[1]:,}")
     return lines
 
 

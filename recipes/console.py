@@ -1,11 +1,11 @@
-"""The command `mcurl`: one door to the scripts of recipes/, which it starts as they are.
+"""The command `mcurl`, which starts the scripts of recipes/.
 
     mcurl train sac env=cartpole-swingup preset=cpu
     mcurl runs
     mcurl play roadrunner
 
-Without a command it lists them all. Help and wrong words are answered at once: torch, which takes seconds, is imported
-by what needs it.
+Without arguments it lists all commands. Help, and errors in the command line, are printed at once: torch, whose import
+takes seconds, is imported only by the scripts that need it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Command:
-    """A script of recipes/, and what it is for."""
+    """A script of recipes/, with its usage and its purpose."""
 
     script: str
     usage: str
     purpose: str
-    has_config: bool = True  # Hydra composes its settings
+    has_config: bool = True  # whether Hydra composes its settings
 
 
 COMMANDS = {
@@ -37,16 +37,16 @@ COMMANDS = {
     ),
     "pretrain": Command("pretrain", "[preset=smoke]", "train an encoder without rewards"),
     "probe": Command("probe", "encoders=FILE [env=TASK]", "score encoders by a linear probe"),
-    "suite": Command("suite", "suite=NAME [jobs=N]", "run many: environments, algorithms, seeds", has_config=False),
-    "report": Command("report", "runs=DIR [out=DIR]", "make one page of many runs"),
-    "evaluate": Command("evaluate", "run=RUN_DIR [pack=DIR]", "score, film, export and pack what a run has learned"),
+    "suite": Command("suite", "suite=NAME [jobs=N]", "run all runs of a suite", has_config=False),
+    "report": Command("report", "runs=DIR [out=DIR]", "write a report on many runs"),
+    "evaluate": Command("evaluate", "run=RUN_DIR [pack=DIR]", "score, film, export and pack the policy of a run"),
     "runs": Command("runs", "[DIR ...]", "list runs: state, step, return, age", has_config=False),
-    "compare": Command("compare", "RUN_DIR RUN_DIR", "say how two runs differ", has_config=False),
-    "play": Command("play", "[NAME | DIR]", "play a trained policy and film it, without training", has_config=False),
+    "compare": Command("compare", "RUN_DIR RUN_DIR", "show the differences between two runs", has_config=False),
+    "play": Command("play", "[NAME | DIR]", "play a trained policy and film it", has_config=False),
 }
 HELP, VERSION, COMPLETION = ("-h", "--help", "help"), ("--version", "version"), ("-sc", "--shell-completion")
-GROUPS = {name.split()[0] for name in COMMANDS if " " in name}  # words that need a second one
-words: list[str] = []  # of the command under way, with which it is started again; none where a script was started
+GROUPS = {name.split()[0] for name in COMMANDS if " " in name}  # first words of commands that have two, such as train
+words: list[str] = []  # the current command, such as mcurl train sac; empty if a script was started directly
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -69,15 +69,15 @@ def main(arguments: list[str] | None = None) -> None:
         print(overview(arguments[0]))
         return
     if name not in COMMANDS:
-        sys.exit(f"mcurl: {wrong(arguments[:count])}\n`mcurl --help` lists all commands")
+        sys.exit(f"mcurl: {explain_unknown(arguments[:count])}\n`mcurl --help` lists all commands")
     words[:] = ["mcurl", *arguments[:count]]
     sys.argv[1:] = arguments[count:]
-    # As `python recipes/SCRIPT.py` does it, but that its folder is not searched for modules.
+    # Like `python recipes/SCRIPT.py`, except that the folder recipes/ is not put into sys.path.
     runpy.run_module(f"recipes.{COMMANDS[name].script}", run_name="__main__", alter_sys=True)
 
 
 def overview(group: str = "") -> str:
-    """Lists the commands, all or those that begin with a word."""
+    """Returns the list of all commands, or of the commands of a group, such as train."""
     shown = {name: command for name, command in COMMANDS.items() if name.split()[0] == group or not group}
     lines = [f"  mcurl {name + ' ' + command.usage:54}  {command.purpose}" for name, command in shown.items()]
     more = "Settings are written key=value; `mcurl COMMAND --help` lists those of a command."
@@ -85,20 +85,20 @@ def overview(group: str = "") -> str:
 
 
 def version() -> str:
-    """Returns the version of the package, which is not imported."""
+    """Returns the version of the package without importing it."""
     from importlib.metadata import version as installed
 
     return installed("mcurl-torchrl")
 
 
-def wrong(typed: list[str]) -> str:
-    """Says what is wrong with a command, and which ones are close to it."""
+def explain_unknown(typed: list[str]) -> str:
+    """Returns the error message for an unknown command, with similar commands."""
     from recipes.command_line import did_you_mean
 
     if typed[0] in GROUPS:
         choices = [name.split()[1] for name in COMMANDS if name.startswith(f"{typed[0]} ")]
         if len(typed) == 1:
-            return f"{typed[0]} what? choose one of {', '.join(choices)}"
+            return f"{typed[0]} needs an agent: choose one of {', '.join(choices)}"
         return f"{' '.join(typed)}: {did_you_mean(typed[1], choices)}"
     first = list(dict.fromkeys(name.split()[0] for name in COMMANDS))
     return f"there is no command {typed[0]!r}; {did_you_mean(typed[0], first)}"
@@ -108,11 +108,11 @@ def wrong(typed: list[str]) -> str:
 
 
 def complete(arguments: list[str]) -> None:
-    """Answers as Hydra does: installs the completion, or prints what may follow the line in COMP_LINE."""
+    """Implements Hydra's flag -sc: installs the completion, or prints completions of the line in COMP_LINE."""
     line = os.environ.get("COMP_LINE", "")
     _, _, rest = line.lstrip().partition(" ")
     typed = rest.split()
-    done = typed if line.endswith(" ") else typed[:-1]  # the last word may be half of one
+    done = typed if line.endswith(" ") else typed[:-1]  # the last word may be incomplete
     name = next((name for name in COMMANDS if done[: len(name.split())] == name.split()), None)
     asks = bool(arguments) and arguments[0].startswith("query=")
     if asks and name is None:
@@ -120,20 +120,20 @@ def complete(arguments: list[str]) -> None:
         print(" ".join(sorted({words[len(done)] for words in beginnings if len(words) > len(done)})))
         return
     if asks and name is not None and not COMMANDS[name].has_config:
-        print(" ".join(words_of(name)))
+        print(" ".join(completions_of(name)))
         return
     import hydra
 
     from recipes.command_line import config_folder
 
     script = "sac_mcurl" if name is None else COMMANDS[name].script
-    os.environ["COMP_LINE"] = line.replace(f"{name} ", "", 1) if name else line  # Hydra takes off one word
+    os.environ["COMP_LINE"] = line.replace(f"{name} ", "", 1) if name else line  # Hydra itself removes one word
     sys.argv = ["mcurl", "-sc", *arguments]
     hydra.main(version_base="1.3", config_path=str(config_folder(script)), config_name=script)(lambda cfg: None)()
 
 
-def words_of(name: str) -> list[str]:
-    """Returns what may follow a command without a config of Hydra's."""
+def completions_of(name: str) -> list[str]:
+    """Returns the possible arguments of a command that has no Hydra config."""
     if name == "suite":
         from recipes.suites.definition import suite_names
 

@@ -1,4 +1,4 @@
-"""What a script can say before it imports torch, which takes seconds: help, and that a setting is wrong."""
+"""Prints help, and errors in the command line, before torch is imported: the import takes seconds."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from recipes.command_line import (
     BadCommand,
     asks_for_information,
     config_folder,
-    in_a_sentence,
     is_multirun,
+    message_of,
     program,
     read_settings,
     run_named_by,
 )
 from recipes.value_checks import check_choices, check_values
 
-ANSWER_SECONDS = 60.0  # that the first rank may take to say what is wrong
+ANSWER_SECONDS = 60.0  # time for the first rank to print the error
 
 
 def answer_early(*, config_name: str, schema: type) -> None:
-    """Ends the program if it was asked for help, if the command line cannot be run, or if a library is missing.
+    """Ends the program after printing help, an error in the command line, or the name of a missing library.
 
-    Scripts call it before their other imports. It is a convenience: ``launch`` checks all of it, too. Of the ranks that
-    torchrun starts, the first one answers.
+    Scripts call this function before their other imports, to save time: ``launch`` repeats all checks. With several
+    ranks, only the first one prints.
     """
     first = os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK") == "0"
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra hands its errors on; without, it prints tracebacks
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises its errors; without this it prints tracebacks
     arguments, conf = sys.argv[1:], config_folder(config_name)
     try:
         if asks_for_information(arguments):
@@ -58,24 +58,25 @@ def answer_early(*, config_name: str, schema: type) -> None:
                 raise BadCommand(f"{min(missing)}={examples.get(min(missing)) or 'VALUE'} is needed")
     except (BadCommand, ValueError, HydraException, OmegaConfBaseException, OSError) as error:
         if not first:
-            time.sleep(ANSWER_SECONDS)  # torchrun ends all ranks as soon as one has failed, also the one that answers
-        sys.exit(f"{program()}: {in_a_sentence(error)}" if first else 1)
+            time.sleep(ANSWER_SECONDS)  # torchrun ends all ranks as soon as one fails: let the first rank print first
+        sys.exit(f"{program()}: {message_of(error)}" if first else 1)
     try:
-        importlib.import_module("mcurl_torchrl")  # before TorchRL itself, which does not say what is missing
+        importlib.import_module("mcurl_torchrl")  # before TorchRL, whose error does not name the missing library
     except ImportError as error:
         sys.exit(f"{program()}: {error}")
 
 
 def can_be_composed(arguments: list[str], overrides: list[Override]) -> bool:
-    """Tells whether the command line alone says what is run, and that it is one job."""
+    """Tells whether the command line describes one job completely: no sweep, and no run to resume."""
     swept = is_multirun(arguments) or any(override.is_sweep_override() for override in overrides)
-    hydras = any("${hydra:" in str(override.input_line) for override in overrides)  # known when the job begins
-    # What a run directory holds is checked with the modules that wrote it.
+    # Hydra resolves ${hydra:...} when the job begins.
+    hydras = any("${hydra:" in str(override.input_line) for override in overrides)
+    # The settings of a resumed run are in its directory; the modules that need torch read and check them.
     return not swept and not hydras and not any(override.key_or_group == "resume" for override in overrides)
 
 
 def names_a_run(override: Override, arguments: list[str]) -> bool:
-    """Tells whether an override names a run directory that must be there."""
+    """Tells whether an override names a run directory that must exist."""
     if override.key_or_group == "resume":
         return not is_multirun(arguments) and (override.is_sweep_override() or override.value() not in (None, AUTO))
     return override.key_or_group == "run"

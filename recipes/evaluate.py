@@ -1,12 +1,12 @@
-"""Plays, scores and films what a run has learned, and exports it.
+"""Plays, scores and films the policy of a run, and exports it.
 
     python recipes/evaluate.py run=RUN_DIR which=best episodes=20 seed=7
     python recipes/evaluate.py run=RUN_DIR episodes=100 num_envs=10
     python recipes/evaluate.py run=RUN_DIR export=policy.pt2
     python recipes/evaluate.py run=RUN_DIR episodes=100 pack=my_policy licence=mit
 
-Everything goes to RUN_DIR/evaluations, but for the exported file and the packed folder: weights, config, video and a
-model card, to hand on; load_policy reads it.
+Scores and the video are written to RUN_DIR/evaluations. export= writes a program for torch.export. pack= writes a
+folder to share, which load_policy can read: weights, config, video and a model card.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(cfg: DictConfig) -> None:
     except ValueError as error:
         raise BadCommand(str(error)) from error
     if cfg.half:
-        round_weights(trained.policy.network)  # what is packed is what is scored
+        round_weights(trained.policy.network)  # before playing, so that the packed weights are scored
     epsilon = trained.epsilon if cfg.epsilon is None else cfg.epsilon
 
     def report(episode: int, score: float) -> None:

@@ -11,13 +11,13 @@ MANIFEST, CHECKPOINTS = "manifest.json", "checkpoints"
 
 
 def saved_steps(run: Path) -> dict[int, Path]:
-    """Returns the checkpoints of a run by their agent steps; whether they can be read is not known yet."""
+    """Returns the checkpoints of a run by their agent steps, without checking that they can be read."""
     files = (run / CHECKPOINTS).glob("checkpoint-*")
     return {int(number): file for file in files if (number := file.name.partition("-")[2]).isdecimal()}
 
 
 def why_not_resumable(run: Path) -> str | None:
-    """Tells what a run lacks to be resumed, None if it lacks nothing. Looks at the names of its files only."""
+    """Returns the reason why a run cannot be resumed, None if it can. Checks only the names of its files."""
     if not run.is_dir():
         return "it is a file, not a run directory" if run.exists() else "it does not exist"
     if not (run / MANIFEST).is_file():
@@ -26,23 +26,23 @@ def why_not_resumable(run: Path) -> str | None:
 
 
 def runs_near(path: Path) -> str:
-    """Lists runs beside a path, or below runs/, in lines of a message: a path that was mistyped is often one of them.
+    """Returns a message with the runs in the folder of a path, or else in runs/: a mistyped path is often one of them.
 
-    It looks one level deep beside the path, which may lie in a folder with millions of files.
+    It searches the folder of the path only one level deep, because this folder may contain millions of files.
     """
     found = recent_runs(path.parent, depth=1) or recent_runs("runs")
     return "Runs with a checkpoint:" + ("".join(f"\n  {run}" for run in found) or " none")
 
 
 def recent_runs(root: str | Path, *, limit: int = 5, depth: int | None = None) -> list[str]:
-    """Lists the runs below a folder that have a checkpoint, the last saved first, with its step and time.
+    """Lists the runs in a folder that have a checkpoint, the last saved run first, with the checkpoint's step and time.
 
     Args:
         root (str or Path): the folder.
 
     Keyword Args:
-        limit (int): how many to list at most. Defaults to 5.
-        depth (int, optional): how many levels of folders to look into. Defaults to None, all.
+        limit (int): the largest number of runs to list. Defaults to 5.
+        depth (int, optional): the number of folder levels to search. Defaults to None, all.
     """
     runs = []
     for folder, subfolders, _ in os.walk(root):

@@ -12,7 +12,7 @@ from recipes.command_line import is_multirun, program
 
 @contextlib.contextmanager
 def joined_ranks(*, allowed: bool) -> Iterator[Ranks]:
-    """Yields the ranks of this program, one where torchrun did not start it; a wrong start ends with a sentence."""
+    """Yields the ranks of this program: one without torchrun. A wrong start ends with an error message."""
     try:
         ranks = join_ranks()
     except (ValueError, RankLost) as error:
@@ -26,9 +26,9 @@ def joined_ranks(*, allowed: bool) -> Iterator[Ranks]:
 
 
 def why_not(allowed: bool) -> str | None:
-    """Returns why several ranks cannot do what the command line asks for, None if they can."""
+    """Returns the reason why several ranks cannot run this command line, None if they can."""
     if not allowed:
-        return "it learns in one process; torchrun is for sac_mcurl.py and rainbow_mcurl.py"
+        return "this script learns in one process; torchrun works with sac_mcurl.py and rainbow_mcurl.py"
     if is_multirun(sys.argv):
-        return "torchrun starts the ranks of one run, and -m asks for several runs: start each run by a torchrun"
+        return "torchrun starts the ranks of one run, and -m starts several runs: start each run with its own torchrun"
     return None

@@ -37,12 +37,12 @@ from mcurl_torchrl.training import (
     make_trackers,
 )
 from recipes.building import make_computing, padding, remove_storages
-from recipes.command_line import BadCommand, config_folder, in_a_sentence, is_multirun, prepare, program
+from recipes.command_line import BadCommand, config_folder, is_multirun, message_of, prepare, program
 from recipes.joining import joined_ranks
 from recipes.objective_files import drop_foreign_keys
 from recipes.published_scores import published_scores, random_and_human_score
 from recipes.requeueing import requeue
-from recipes.resuming import already_finished, continues, how_to_go_on, prepare_directory
+from recipes.resuming import already_finished, continues, how_to_resume, prepare_directory
 from recipes.value_checks import check_values
 
 Train = Callable[[Any, TrainingRun], None]
@@ -53,7 +53,7 @@ class JobFailed(Exception):
 
 
 def recipe(train: Train, *, config_name: str, schema: type, learns_on_ranks: bool = False) -> None:
-    """Trains as the command line says, in a run directory; with the other ranks, if torchrun started several."""
+    """Trains a run with the settings of the command line; together with the other ranks if torchrun started several."""
 
     def job(cfg: DictConfig) -> None:
         config = HydraConfig.get()
@@ -67,9 +67,10 @@ def recipe(train: Train, *, config_name: str, schema: type, learns_on_ranks: boo
 
 
 def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type) -> None:
-    """Runs a job with the config that the command line asks for; a wrong command ends with a sentence.
+    """Runs a job with the config of the command line; a wrong command line ends with an error message.
 
-    A job of a sweep that fails says so, and the sweep goes on. Hydra's launchers run jobs in other processes, too.
+    If a job of a sweep fails, it prints the error, and the sweep continues. Hydra's launchers may run jobs in other
+    processes.
     """
     logging.getLogger("torchrl").setLevel(logging.WARNING)
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises its errors; without this it prints tracebacks
@@ -82,15 +83,15 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
             job(cfg)
         except BadCommand as error:
             folder = Path(HydraConfig.get().runtime.output_dir)
-            if folder.resolve() != Path.cwd():  # which is the user's own, also where it is empty
-                with contextlib.suppress(OSError):  # It is not empty where there was a run before.
+            if folder.resolve() != Path.cwd():  # never remove the current folder, even if it is empty
+                with contextlib.suppress(OSError):  # the folder is not empty if it contains an earlier run
                     folder.rmdir()
             sys.exit(f"{program()}: {error}")
         except Exception as error:
             explain(Path(HydraConfig.get().runtime.output_dir), error)
 
     def swept(cfg: DictConfig) -> None:
-        sys.argv[0] = script  # in a process of a launcher it is the launcher's, and goes into the command to go on
+        sys.argv[0] = script  # a launcher's process has another sys.argv[0]; the command that resumes the run needs it
         try:
             checked(cfg)
         except SystemExit as ended:
@@ -104,25 +105,25 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
             raise JobFailed(said) from None
 
     script, conf = sys.argv[0], config_folder(config_name)
-    sweeper = os.getpid()  # a job in a process of its own stops alone
+    sweeper = os.getpid()  # a stopped job ends the sweep only if it runs in this process
     try:
         sys.argv[1:] = prepare(sys.argv[1:], schema, conf)
         hydra.main(version_base="1.3", config_path=str(conf), config_name=config_name)(swept)()
     except JobFailed as first:
-        sys.exit(f"{program()}: the sweep is over; not all of its jobs were finished. The first that failed:\n{first}")
+        sys.exit(f"{program()}: the sweep has ended, but not all jobs are finished. The first failed job:\n{first}")
     except (BadCommand, HydraException, OmegaConfBaseException, OSError) as error:
-        sys.exit(f"{program()}: {in_a_sentence(error)}")
+        sys.exit(f"{program()}: {message_of(error)}")
     except KeyboardInterrupt:
         print(f"{program()}: interrupted", file=sys.stderr)
         sys.exit(130)
-    except Exception as error:  # of a launcher: what a job raises ends as JobFailed
+    except Exception as error:  # an error of the launcher: errors of jobs arrive as JobFailed
         if not is_multirun(sys.argv):
             raise
         said = str(error).strip().partition("\n")[0]
         sys.exit(
             f"{program()}: the launcher gave up waiting for the jobs: {type(error).__name__}: {said}\n"
-            "What was saved is there: the same command with resume=auto and hydra.sweep.dir=DIR, the folder of the "
-            "sweep, goes on"
+            "Checkpoints are kept: to continue, give the same command with resume=auto and hydra.sweep.dir=DIR, the "
+            "folder of the sweep"
         )
 
 
@@ -143,7 +144,7 @@ def run_locked(
     train: Train, cfg: DictConfig, directory: RunDirectory, overrides: list[str], stop: StopRequested, ranks: Ranks
 ) -> None:
     if cfg.threads is not None:
-        torch.set_num_threads(cfg.threads)  # before the manifest names their number
+        torch.set_num_threads(cfg.threads)  # before the manifest records the number of threads
     resume = continues(cfg, directory)
     device = pick_device(cfg.device, ranks)
     when_restored = prepare_directory(directory, cfg, overrides, resume=resume, device=device, ranks=ranks)
@@ -160,11 +161,11 @@ def run_locked(
         train(cfg, run)
         failed = False
     except EnvironmentFailed as error:
-        explain(directory.path, error, save_after(run), how_to_go_on(directory))
+        explain(directory.path, error, save_after(run), how_to_resume(directory))
     except Exception as error:
-        explain(directory.path, error, how_to_go_on(directory))
+        explain(directory.path, error, how_to_resume(directory))
     except KeyboardInterrupt:
-        print(f"interrupted in the middle of a step; {how_to_go_on(directory)}", file=sys.stderr)
+        print(f"interrupted in the middle of a step; {how_to_resume(directory)}", file=sys.stderr)
         sys.exit(130)
     finally:
         trackers.close(failed=failed)
@@ -174,22 +175,23 @@ def run_locked(
     ranks.meet()
     if stop.requested and not run.finished:
         print(
-            f"stopped by {stop.signal_name} at agent step {run.completed:,}; {how_to_go_on(directory)}", file=sys.stderr
+            f"stopped by {stop.signal_name} at agent step {run.completed:,}; {how_to_resume(directory)}",
+            file=sys.stderr,
         )
         sys.exit(stop.exit_code)
     latest = Checkpoints(directory.checkpoints).latest()
     if latest is None or latest.step < run.completed:
-        sys.exit(f"trained to the end, which could not be saved; {how_to_go_on(directory)}")
+        sys.exit(f"trained to the end, but the last checkpoint could not be saved; {how_to_resume(directory)}")
     print(f"finished: {directory.path}", file=sys.stderr)
 
 
 def follow(train: Train, ranks: Ranks) -> None:
-    """Trains with the first rank, by its settings and in its run directory."""
+    """Trains together with the first rank, with the settings and the run directory that the first rank sends."""
     logging.getLogger("torchrl").setLevel(logging.WARNING)
     try:
         start = ranks.on_first(lambda _: None)
     except RankLost:
-        sys.exit(1)  # the first rank has said why
+        sys.exit(1)  # the first rank has printed the reason
     if start is None:
         return
     cfg, folder, resume = start
@@ -204,14 +206,14 @@ def follow(train: Train, ranks: Ranks) -> None:
             ranks.meet()
         except Exception as error:
             if isinstance(error, EnvironmentFailed):
-                save_after(run)  # all ranks take part in it
+                save_after(run)  # saving needs all ranks
             explain(folder, error, f"(rank {ranks.index} of {ranks.count})")
     if stop.requested and not run.finished:
         sys.exit(stop.exit_code)
 
 
 def check_settings(cfg: DictConfig, ranks: Ranks = ALONE) -> None:
-    """Refuses values that no run can have, and settings that this machine or these ranks cannot run."""
+    """Refuses values outside their bounds, and settings that do not work on this machine or with these ranks."""
     try:
         check_values(cfg)
         make_computing(cfg, pick_device(cfg.device, ranks))
@@ -221,11 +223,11 @@ def check_settings(cfg: DictConfig, ranks: Ranks = ALONE) -> None:
 
 
 def check_ranks(cfg: DictConfig, ranks: Ranks) -> None:
-    """Refuses settings that are for a run of one process."""
+    """Refuses settings that need a run of one process, if there are several ranks."""
     alone = {"compile": False, "sample_ahead": 0, "collector.backend": "inline", "collector.envs_per_worker": 1}
     found = {key: OmegaConf.select(cfg, key) for key in alone}
     if ranks.count > 1 and (asked := [f"{key}={value}" for key, value in found.items() if value != alone[key]]):
-        raise ValueError(f"{', '.join(asked)}: this is for one process, and torchrun started {ranks.count} ranks")
+        raise ValueError(f"{', '.join(asked)}: this works in one process only; torchrun started {ranks.count} ranks")
 
 
 def env_name(cfg: DictConfig) -> str | None:
@@ -235,7 +237,7 @@ def env_name(cfg: DictConfig) -> str | None:
 
 
 def save_after(run: TrainingRun | None) -> str:
-    """Saves the last whole step of a run whose environment failed; returns a message if that is not possible."""
+    """Saves the last complete step of a run whose environment failed; returns an error message if saving fails."""
     if run is None or run.completed == 0:
         return ""
     try:
@@ -246,9 +248,9 @@ def save_after(run: TrainingRun | None) -> str:
 
 
 def pick_device(name: str, ranks: Ranks = ALONE) -> torch.device:
-    """Returns the device, of several ranks the rank's own, or raises a ValueError if there is none of the name here."""
+    """Returns the device (with several ranks, that of this rank), or raises a ValueError if it cannot be used."""
     if ranks.count > 1 and name.startswith("cuda:"):
-        raise ValueError(f"device={name} is one device for {ranks.count} ranks; device=cuda gives each its own")
+        raise ValueError(f"device={name} is one device for {ranks.count} ranks; device=cuda gives each rank its own")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and ranks.count > 1:

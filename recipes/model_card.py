@@ -1,4 +1,4 @@
-"""A folder to hand a trained policy on: weights, config, video and a README.md, laid out as on the Hugging Face hub."""
+"""Writes a folder to share a trained policy: weights, config, video and a model card, as on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcurl_torchrl.training import Checkpoints, Evaluation, RunDirectory, save_p
 from recipes.launch import env_name
 from recipes.trained import Trained
 
-VIDEO = "replay.mp4"  # the name that the hub plays
+VIDEO = "replay.mp4"  # the file name of the video that the Hub shows
 TASKS = {"atari": "Atari", "dmc": "DeepMind Control Suite", "gym": "Gymnasium"}
 USE = """```python
 from mcurl_torchrl import load_policy
@@ -53,7 +53,7 @@ def pack(
 
 
 def describe_training(run: RunDirectory, which: str) -> dict[str, Any]:
-    """Returns what a run says of itself: the recipe, its settings, the code and the steps."""
+    """Returns the recipe of a run, its settings, its code and its number of steps."""
     manifest, config = run.read_manifest(), OmegaConf.load(run.config)
     checkpoints = Checkpoints(run.checkpoints)
     saved = {"latest": checkpoints.latest(), "best": checkpoints.best() or checkpoints.latest()}.get(which)
@@ -72,13 +72,13 @@ def describe_training(run: RunDirectory, which: str) -> dict[str, Any]:
 
 
 def interval(returns: list[float]) -> list[float] | None:
-    """Returns Student's 95 % interval of the mean over episodes; none for a single one."""
+    """Returns Student's 95 % interval of the mean over episodes; None for too few episodes."""
     estimate: Estimate = mean_over_seeds(returns)
     return [estimate.low, estimate.high] if estimate.has_interval else None
 
 
 def card(about: dict[str, Any], folder: str, *, filmed: bool) -> str:
-    """Returns the README.md: metadata for the hub, then what a reader wants to know."""
+    """Returns the README.md: metadata for the Hub, then the model card."""
     training, scores = about["training"], about["evaluation"]
     task, licence = training["task"], about["licence"]
     name = f"{training['algo']}-{task}".replace("/", "-")
@@ -111,7 +111,7 @@ def card(about: dict[str, Any], folder: str, *, filmed: bool) -> str:
 
 
 def hub_metadata(about: dict[str, Any], name: str) -> dict[str, Any]:
-    """Returns the metadata that the hub shows and searches."""
+    """Returns the metadata that the Hub shows and searches."""
     training, scores = about["training"], about["evaluation"]
     task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
     metric = {"type": "mean_reward", "name": "mean_reward", "value": round(scores["mean"], 1), "verified": False}

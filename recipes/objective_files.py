@@ -13,7 +13,7 @@ OBJECTIVES = CONF / "shared" / "objective"
 
 @cache
 def objective_keys(name: str) -> frozenset[str] | None:
-    """Returns the keys that an objective's file lists, with those of the files it builds on; None without a file."""
+    """Returns the keys of an objective's file and of the files in its defaults; None if there is no file."""
     file = OBJECTIVES / f"{name}.yaml"
     if not file.is_file():
         return None
@@ -24,7 +24,7 @@ def objective_keys(name: str) -> frozenset[str] | None:
 
 
 def drop_foreign_keys(cfg: DictConfig) -> None:
-    """Removes the settings of presets and references for other objectives than the chosen one."""
+    """Removes keys that a preset or a reference has set and that the chosen objective does not have."""
     if "objective" not in cfg or (keys := objective_keys(cfg.objective.name)) is None:
         return
     with open_dict(cfg):

@@ -1,4 +1,4 @@
-"""The settings of earlier versions, read as those of today: old runs are continued and compared as if they were new."""
+"""Converts settings of earlier versions to current settings, so that old runs can be resumed and compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from recipes.schema import CollectorConfig
 
-# The settings that came later, and what a run without them had.
+# Settings that older runs do not have, with the values that these runs used.
 CAME_LATER: dict[str, Any] = {
     "compile": False,
     "cuda_graphs": False,
@@ -19,11 +19,11 @@ OLD_AUGMENTATIONS = {
     "encoder": {"random_crop": ("crop", "crop"), "center_crop": ("none", "crop")},
     "rainbow": {"shift": ("none", "curl_shift"), "none": ("none", "none")},
     "ppo": {"shift": ("none", "curl_shift"), "none": ("none", "none")},
-}  # section to its former key, augmentation, to what it did to RL's batch and to the task's views
+}  # section, then the value of its former key augmentation: the augmentations of RL's batch and of the task's views
 
 
 def as_of_today(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns a run's settings under the keys of today; those of a new run come back as they are."""
+    """Returns a run's settings with the current keys; the settings of a new run do not change."""
     settings = {**CAME_LATER, **settings}
     if "augmentation" in settings:
         return settings

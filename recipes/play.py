@@ -1,11 +1,10 @@
-"""Plays a trained policy, prints the return, and films the first episode at real speed. Nothing is trained.
+"""Plays a trained policy, prints its returns, and films the first episode at real speed, without training.
 
     python recipes/play.py roadrunner
     python recipes/play.py RUN_DIR episodes=3 seed=1 out=film.mp4
     python recipes/play.py MY_POLICY episodes=100 num_envs=10 video=false
 
-What is played is the name of a policy in recipes/policies, a run directory, or a folder that `evaluate.py pack=FOLDER`
-made.
+The policy is the name of a policy in recipes/policies, a run directory, or a folder of `evaluate.py pack=FOLDER`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from recipes.schema import PlayConfig
 
 
 def name_policy(arguments: list[str]) -> list[str]:
-    """Turns a first word without a key, as in ``play roadrunner``, into a setting; refuses one that names nothing."""
+    """Turns a first argument without a key, as in ``play roadrunner``, into policy=PATH; refuses an unknown policy."""
     first = arguments[0] if arguments else ""
     if first and "=" not in first and not first.startswith("-"):
         return [f"policy={quoted(find_policy(first))}", *arguments[1:]]

@@ -73,13 +73,13 @@ def train(cfg: PPORecipeConfig, run: TrainingRun) -> None:
 
 
 def check_steps(cfg: PPORecipeConfig) -> None:
-    """Refuses steps that cannot be shared out among the environments, and a replay that holds no rollout."""
+    """Refuses steps that cannot be divided among the environments, and a replay that is smaller than a rollout."""
     num_envs, total = cfg.ppo.num_envs, cfg.total_env_steps // cfg.env.action_repeat
     check_workers(cfg.collector)
     if num_envs % cfg.collector.num_workers or cfg.collector.envs_per_worker != 1:
         raise ValueError(
-            f"collector.num_workers={cfg.collector.num_workers} share ppo.num_envs={num_envs} environments, and must "
-            f"divide them; collector.envs_per_worker={cfg.collector.envs_per_worker} is not for PPO: leave it at 1"
+            f"collector.num_workers={cfg.collector.num_workers} must divide ppo.num_envs={num_envs}, and "
+            f"collector.envs_per_worker={cfg.collector.envs_per_worker} must be 1: PPO does not use it"
         )
     if total % num_envs:
         raise ValueError(
@@ -93,7 +93,7 @@ def check_steps(cfg: PPORecipeConfig) -> None:
 
 
 def make_streams(cfg: PPORecipeConfig, envs: list[EnvBase], agent: PPOAgent) -> EpisodeStreams | WorkerRollouts:
-    """Makes what takes rollouts: in ``envs``, or in workers that share out ``ppo.num_envs`` environments."""
+    """Makes the object that collects rollouts: in ``envs``, or in workers that share ``ppo.num_envs`` environments."""
     if cfg.collector.backend == "inline":
         return EpisodeStreams(envs, seed=cfg.seed)
     return WorkerRollouts(
@@ -106,7 +106,7 @@ def make_streams(cfg: PPORecipeConfig, envs: list[EnvBase], agent: PPOAgent) -> 
 
 
 def make_replay(cfg: PPORecipeConfig, directory: Path) -> FrameReplayBuffer:
-    """Makes the buffer, with a ring for each environment. The auxiliary task alone learns from it."""
+    """Makes the buffer, with a ring for each environment. Only the auxiliary task learns from it."""
     with section("ppo"):
         return FrameReplayBuffer(
             storage=make_storage(cfg.replay, directory, ndim=2),
@@ -147,7 +147,7 @@ def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
     if ppo.rollout_len < task.steps_before_sampling:
         raise ValueError(
             f"ppo.rollout_len={ppo.rollout_len}; it must be at least {task.steps_before_sampling} for this auxiliary "
-            "task, to have something to draw after the first rollout"
+            "task, so that there is a batch to sample after the first rollout"
         )
     with section("ppo"):
         agent = PPOAgent(

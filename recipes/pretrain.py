@@ -1,11 +1,11 @@
-"""Trains an encoder by any objective, without rewards; SAC, Rainbow and PPO can start from it.
+"""Trains an encoder with any objective, without rewards; SAC, Rainbow and PPO can start from it.
 
     python recipes/pretrain.py agent=sac_cpu env=walker-walk algo=mcurl
     python recipes/pretrain.py agent=rainbow env=Pong data.source=replay data.path=RUN_DIR
     python recipes/sac_mcurl.py preset=cpu env=walker-walk encoder.init=FOLDER/encoder.pt encoder.frozen=true
 
-The frames come from a random policy, from the replay of a run, or from a dataset of TorchRL. Afterwards a linear probe
-tells how much of the simulator's state can be read off the latents. Settings: conf/ and schema.py.
+The frames come from a random policy, from the replay of a run, or from a dataset of TorchRL. After training, a linear
+probe measures how well the latents predict the simulator's state. Settings: conf/ and schema.py.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def train(
     buffer: FrameReplayBuffer,
     metrics: Table,
 ) -> None:
-    """Takes the updates: one Adam for the encoder and the objective's own networks."""
+    """Runs the updates, with one Adam for the encoder and the objective's own networks."""
     groups = [{"params": list(encoder.parameters())}, *task.param_groups(cfg.lr)]
     optimizer = torch.optim.Adam(groups, lr=cfg.lr, fused=True)
     schedule = task.make_schedule(optimizer)
@@ -109,14 +109,14 @@ def train(
 
 
 def check(cfg: PretrainConfig) -> None:
-    """Refuses settings that do not fit, before anything is collected."""
+    """Refuses settings that do not fit together, before frames are collected."""
     try:
         check_choice("data.source", cfg.data.source, SOURCES)
         check_values(cfg)
     except ValueError as error:
         raise BadCommand(str(error)) from None
     if cfg.objective.name == "none":
-        raise BadCommand("objective=none: there is nothing to learn without rewards; choose another objective")
+        raise BadCommand("objective=none: pretraining needs an objective; choose another one")
     if cfg.data.source == "replay" and cfg.data.path is None:
         raise BadCommand("data.source=replay needs data.path: a run directory, or a folder of FrameReplayBuffer.dumps")
     if cfg.data.source in ("atari_dqn", "vd4rl") and cfg.data.dataset is None:
@@ -126,7 +126,7 @@ def check(cfg: PretrainConfig) -> None:
 
 
 def action_spec(cfg: PretrainConfig) -> TensorSpec:
-    """Returns the actions of ``env``, for objectives that see the actions; the data must have the same ones."""
+    """Returns the action spec of ``env``, for objectives that use actions; the data must have the same actions."""
     return make_env(cfg.env, training=False).action_spec
 
 
@@ -134,7 +134,7 @@ def action_spec(cfg: PretrainConfig) -> TensorSpec:
 
 
 def fill_buffer(cfg: PretrainConfig) -> FrameReplayBuffer:
-    """Makes the buffer with the frames to learn from."""
+    """Makes the buffer and fills it with the frames to learn from."""
     if cfg.data.source == "replay":
         return open_replay(*find_replay(Path(cfg.data.path)), batch_size=cfg.batch_size, channels_last=True)
     stacked = cfg.data.source == "random"

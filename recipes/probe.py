@@ -1,10 +1,10 @@
-"""Scores encoders in minutes: how much of the simulator's state a linear probe reads off their latents.
+"""Scores encoders in minutes with a linear probe, which predicts the simulator's state from their latents.
 
     python recipes/probe.py encoders=FOLDER/encoder.pt env=cartpole-swingup env.image_size=60
     python recipes/probe.py 'encoders=[a/encoder.pt,RUN_DIR]' env=Pong env.num_frames=4 env.image_size=84
 
-The probe is fitted on some episodes of random play, and scored on others. All encoders see the same frames. An encoder
-is a file of recipes/pretrain.py, or what a run has learned, by its run directory.
+The probe is fitted on some episodes of random play, and scored on others. All encoders get the same frames. Each
+encoder is a file of recipes/pretrain.py, or a run directory, whose encoder is used.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def score_all(cfg: DictConfig, folder: Path) -> None:
 
 
 def open_encoder(path: Path) -> PixelEncoder | AtariEncoder:
-    """Opens a file of an encoder, or takes the encoder out of what a run has learned."""
+    """Loads an encoder from a file, or from the policy of a run directory."""
     if not path.is_dir():
         return load_encoder(path)
     import_recipe(RunDirectory(path).read_manifest().get("recipe"))

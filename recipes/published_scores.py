@@ -1,4 +1,4 @@
-"""Published results to set beside a run's own, from published/."""
+"""Reads published results from published/, to compare them with runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DMC_METHODS = {
     "dreamerv3": "DreamerV3",
     "mrq": "MR.Q",
 }
-DRAWN = ("pixel_sac", "eff_rainbow", "curl", "mcurl")  # beside a curve; all of them would be too many
+DRAWN = ("pixel_sac", "eff_rainbow", "curl", "mcurl")  # the methods that are drawn beside a curve
 
 
 @dataclass(frozen=True)
 class Published:
-    """What was published of a method on a task."""
+    """A published result of a method on a task."""
 
     task: str
     method: str
@@ -31,13 +31,13 @@ class Published:
     env_steps: int
     mean: float
     std: float | None
-    seeds: int | None  # None: not known here
+    seeds: int | None  # None: unknown
     source: str
 
 
 @dataclass(frozen=True)
 class PublishedAggregate:
-    """What was published of a method over all 26 games of Atari-100k, on the human-normalised scale."""
+    """Published aggregates of a method over all 26 games of Atari-100k, as human-normalised scores."""
 
     method: str
     env_steps: int
@@ -49,7 +49,7 @@ class PublishedAggregate:
 
 
 def published_dmc(folder: Path = PUBLISHED) -> list[Published]:
-    """Returns all that is published on DMControl. Those with a standard deviation, from a paper's table, come first."""
+    """Returns the published results on DMControl. Results with a standard deviation, from a paper, come first."""
     return [
         Published(
             task=row["task"],
@@ -101,13 +101,13 @@ def published_aggregates(folder: Path = PUBLISHED) -> list[PublishedAggregate]:
 
 
 def published_scores(name: str | None, env_steps: int) -> dict[str, tuple[int, float]]:
-    """Returns what is published of a task or a game up to a number of environment steps, for a plot.
+    """Returns the published results on a task or game up to a number of environment steps, for a plot.
 
-    Some results on DMControl were published twice; the one of a paper's table goes before one that was read off
-    somebody's score files.
+    If a result on DMControl was published twice, the result of a paper's table is preferred to the result of score
+    files.
 
     Returns:
-        A label to (env_steps, mean return).
+        A dictionary from labels to (env_steps, mean return).
     """
     return to_draw([*published_dmc(), *published_atari()], name, env_steps)
 
@@ -122,7 +122,7 @@ def to_draw(rows: list[Published], name: str | None, env_steps: int) -> dict[str
 
 
 def random_and_human_score(game: str | None, folder: Path = PUBLISHED) -> tuple[float, float] | None:
-    """Returns what a random player and a human score; None for games that are not among the benchmark's 26."""
+    """Returns the scores of a random player and of a human; None for games outside the benchmark's 26."""
     found = [row for row in read("atari100k.csv", folder) if row["game"] == game]
     return (float(found[0]["random"]), float(found[0]["human"])) if found else None
 

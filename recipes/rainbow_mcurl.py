@@ -81,17 +81,17 @@ def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:
 def check_steps(cfg: RainbowRecipeConfig) -> None:
     """Refuses a first update that comes too early or too late."""
     first = cfg.rainbow.first_update_agent_steps
-    # A transition can be drawn once the row n steps later is there, which the next step of its environment writes.
+    # A transition can be sampled once the row n steps later is written, by the next step of its environment.
     least = (cfg.rainbow.n_step + 1) * num_columns(cfg.collector)
     if first < least:
         raise ValueError(
             f"rainbow.first_update_agent_steps={first}; it must be at least {least} with "
-            f"rainbow.n_step={cfg.rainbow.n_step}, to have something to draw"
+            f"rainbow.n_step={cfg.rainbow.n_step}, so that there is a transition to sample"
         )
     if first > cfg.total_env_steps // cfg.env.action_repeat:
         raise ValueError(
-            f"rainbow.first_update_agent_steps={first} of env.action_repeat={cfg.env.action_repeat} are more than "
-            f"total_env_steps={cfg.total_env_steps}: nothing would be learned"
+            f"rainbow.first_update_agent_steps={first} with env.action_repeat={cfg.env.action_repeat} are more than "
+            f"total_env_steps={cfg.total_env_steps}: there would be no update"
         )
 
 
@@ -148,7 +148,7 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
     if rainbow.first_update_agent_steps < (least := task.steps_before_sampling * num_columns(cfg.collector)):
         raise ValueError(
             f"rainbow.first_update_agent_steps={rainbow.first_update_agent_steps}; it must be at least {least} for "
-            "this auxiliary task, to have something to draw"
+            "this auxiliary task, so that there is a batch to sample"
         )
     with section("rainbow"):
         agent = RainbowAgent(

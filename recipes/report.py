@@ -1,9 +1,9 @@
-"""Makes one page of many runs: report.html, and the same as report.md, report.csv and figures/.
+"""Writes a report on many runs: report.html, and the same as report.md, report.csv and figures/.
 
     python recipes/report.py runs=runs/suites/cpu_small out=report
     python recipes/report.py 'runs=[runs/rainbow, runs/sac]' out=report title='M-CURL beside Rainbow'
 
-Runs are found at any depth. What is averaged and what is not: docs/reports.md.
+Runs are found at any depth. docs/reports.md explains which runs are averaged.
 """
 
 from __future__ import annotations
@@ -48,20 +48,22 @@ RECORD = (
     "kind", "benchmark", "task", "method", "other", "quantity", "value", "low", "high", "seeds", "tasks", "env_steps",
     "source",
 )  # fmt: skip
-MOST_LISTED = 12  # runs of a suite that are not there yet
+MOST_LISTED = 12  # largest number of runs in the list of runs that are not there yet
 HOW = [
     "Final return: the mean over the episodes of a run's last evaluation, after all of its steps. Only finished runs "
     "count.",
-    "Per task: mean over seeds, Student's 95 % interval. A bootstrap of three numbers never leaves their range, which "
-    "misses the median of all runs in 1 of 4 cases; Student's interval is exact for normally distributed scores.",
+    "Per task: mean over seeds, Student's 95 % interval. A bootstrap interval of three numbers stays within their "
+    "range, which misses the median of all runs in 1 of 4 cases; Student's interval is exact for normally "
+    "distributed scores.",
     "Scale: on Atari 0 is a random and 1 a human player; on the DeepMind Control Suite the return is divided by 1000.",
     "IQM: the mean of the middle half of all runs of all tasks; a quarter of them, rounded down to whole runs, is left "
     "out on each side. Median and mean: over tasks, of the means over seeds. Optimality gap: how far runs fall short "
     "of 1 on average, where more than 1 counts as 1; lower is better.",
-    "Their 95 % intervals: seeds are drawn with replacement within each task, and percentiles taken (arXiv "
-    "2108.13264). They say what other seeds would do on these tasks. With few tasks and few seeds they are too narrow.",
-    "Method against method: where both have the same seeds, seeds are drawn together, and differences taken seed by "
-    "seed.",
+    "The 95 % intervals of these aggregates are percentiles of a bootstrap: seeds are drawn with replacement within "
+    "each task (arXiv 2108.13264). They describe the variation over seeds on these tasks. With few tasks and few "
+    "seeds they are too narrow.",
+    "Method against method: if both have the same seeds, the bootstrap draws the same seeds for both, and differences "
+    "are computed seed by seed.",
 ]
 
 
@@ -90,7 +92,7 @@ def main(cfg: DictConfig) -> None:
         *pages.blocks,
         *kept_apart(grouping),
         *all_runs(found, grouping, pages),
-        Heading("How the numbers are made"),
+        Heading("How the numbers are computed"),
         Bullets(HOW),
     ]
     write(Path(cfg.out), cfg.title, blocks, pages)
@@ -110,14 +112,14 @@ def check_settings(cfg: DictConfig) -> None:
 
 
 def beginning(found: Found, pages: Pages, problems: list[str]) -> list[Block]:
-    """Says first what came out, then what is missing."""
+    """Lists the main results, then missing runs and problems."""
     statuses = Counter(run.status for run in found.runs)
     counted = [f"{statuses[status]} {status}" for status in (FINISHED, UNFINISHED, DAMAGED) if statuses[status]]
     counted += [f"{len(found.unreadable)} unreadable"] if found.unreadable else []
     count = len(found.runs) + len(found.unreadable)
     items = [*pages.in_short, f"{count} run{'s' if count != 1 else ''}: {', '.join(counted)}."]
     if remarked := [run for run in found.runs if run.remarks]:
-        items.append(f"{len(remarked)} of them with a remark, such as another commit than declared: see All runs.")
+        items.append(f"{len(remarked)} of them have a remark, such as another commit than declared: see All runs.")
     for suite in found.suites:
         if left := found.not_started(suite):
             named = ", ".join(f"`{'/'.join(folder.parts[1:])}`" for folder in left[:MOST_LISTED])
@@ -128,7 +130,7 @@ def beginning(found: Found, pages: Pages, problems: list[str]) -> list[Block]:
 
 
 def kept_apart(grouping: Grouping) -> list[Block]:
-    """Says which settings differ, and that their runs were not averaged."""
+    """Lists the settings that differ between runs, which are therefore not averaged."""
     blocks: list[Block] = []
     for split in grouping.splits:
         rows = [
@@ -148,9 +150,7 @@ def kept_apart(grouping: Grouping) -> list[Block]:
 
 def all_runs(found: Found, grouping: Grouping, pages: Pages) -> list[Block]:
     methods = {run.path: group.method for group in grouping.groups for run in [*group.runs, *group.unfinished]}
-    twice = {
-        run.path: f"left out: seed {run.seed} is there twice; `{kept.path}` counts" for run, kept in grouping.twice
-    }
+    twice = {run.path: f"left out: seed {run.seed} has two runs; `{kept.path}` counts" for run, kept in grouping.twice}
     rows = []
     for run in sorted(found.runs, key=lambda run: (run.benchmark, run.task, run.label, run.seed, str(run.path))):
         remarks = "; ".join([*([twice[run.path]] if run.path in twice else []), *run.remarks])
@@ -170,13 +170,13 @@ def all_runs(found: Found, grouping: Grouping, pages: Pages) -> list[Block]:
     if rows:
         blocks.append(TableBlock("Only finished runs are in means, each seed once.", columns, rows))
     if found.unreadable:
-        blocks.append(Paragraph("These folders could not be read as runs, and are left out:"))
+        blocks.append(Paragraph("These folders could not be read as runs and are left out:"))
         blocks.append(Bullets([f"`{path}`: {why}" for path, why in found.unreadable]))
     return blocks
 
 
 def written(commits: tuple[str | None, ...]) -> str:
-    """Writes the commits of a run: of its start, and others that it was resumed with."""
+    """Writes the commits of a run: that of its start, and others with which it was resumed."""
     return ", ".join(dict.fromkeys("not known" if commit is None else commit[:9] for commit in commits))
 
 

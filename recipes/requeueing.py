@@ -1,4 +1,4 @@
-"""Jobs of submitit that a signal stopped: once they have saved, they go back into the queue."""
+"""Requeues jobs of submitit that were stopped by a signal and have saved."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import os
 import signal
 import subprocess
 
-# What a scheduler sends to a job that it wants to go on later. Ctrl-C and a lost terminal end a job for good.
+# The signals that a scheduler sends to a job that will continue later. Ctrl-C and a lost terminal end a job for good.
 PREEMPTING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def requeue(exit_code: int | str | None) -> None:
-    """Has submitit put this job back into its queue, if a scheduler stopped it; then this process ends here.
+    """Asks submitit to requeue this job if a scheduler stopped it; then this process ends here.
 
-    Call it with the exit code of a run that has saved. It returns where there is nothing to put back: outside of
-    submitit, after another end, and if somebody cancels the job.
+    Call it with the exit code of a run that has saved. It returns if the job is not to be requeued: outside of
+    submitit, after another exit code, and if the job was cancelled.
     """
     if "SUBMITIT_EXECUTOR" not in os.environ or exit_code not in [128 + number for number in PREEMPTING]:
         return
     from submitit import JobEnvironment
 
     preempted = signal.Signals[f"SIG{JobEnvironment.USR_SIG}"]
-    # While it runs, catch_stop_signals has this signal. Now submitit has it again, and acts on no other.
+    # While a run is active, catch_stop_signals handles this signal. Now submitit's own handler is in place again.
     if callable(signal.getsignal(preempted)) and not is_cancelled():
         signal.raise_signal(preempted)
 
 
 def is_cancelled() -> bool:
-    """Tells whether Slurm ends this job on purpose: scancel sends the same SIGTERM as preemption does."""
+    """Tells whether the job was cancelled: scancel sends the same SIGTERM as preemption does."""
     if (job_id := os.environ.get("SLURM_JOB_ID")) is None:
         return False
     command = ["scontrol", "--oneliner", "show", "job", job_id]

@@ -1,4 +1,4 @@
-"""The directory of a run: whether there is a run to continue, with which settings, and how to go on later."""
+"""The directory of a run: finds a run to continue, compares its settings, and prints the command that resumes it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from recipes import console
 from recipes.command_line import AUTO, BadCommand, check_recipe, quoted
 from recipes.old_settings import as_of_today
 
-# The settings that may differ between a run and its resumption without an effect on its numbers.
+# Settings that are not compared when a run is resumed, because they do not affect its numbers.
 NOT_COMPARED = ("resume", "resume_changed", "logging.progress")
-# The settings that a resumed run may change: they move the last digits of numbers at most.
+# Settings that a resumed run may change: they change at most the last digits of its numbers.
 MAY_CHANGE = ("threads", "compile", "cuda_graphs")
 
 
@@ -71,7 +71,7 @@ def prepare_directory(
         if refused and not cfg.resume_changed:
             listed = "".join(f"\n  {line}" for line in refused)
             raise BadCommand(
-                f"the run was started with other settings:{listed}\nresume_changed=true goes on with the new ones"
+                f"the run was started with other settings:{listed}\nresume_changed=true continues with the new ones"
             )
         return functools.partial(change_settings, directory, compared, overrides) if changed else None
     directory.write_config(OmegaConf.to_yaml(compared))
@@ -87,16 +87,16 @@ def change_settings(directory: RunDirectory, settings: dict[str, Any], overrides
 
 
 def already_finished(cfg: DictConfig, directory: RunDirectory) -> str | None:
-    """Returns the message for a run that is finished, None for another."""
+    """Returns a message if the run is finished, None otherwise."""
     repeat, latest = cfg.env.action_repeat, Checkpoints(directory.checkpoints).latest()
     env_steps = latest.step * repeat
     if env_steps < cfg.total_env_steps // repeat * repeat or latest.info.get("evaluation_due"):
         return None
     longer = f"total_env_steps={2 * env_steps} resume_changed=true"
-    return f"{directory.path} is finished, after {env_steps:,} env steps; to go on for longer, add for example {longer}"
+    return f"{directory.path} is finished, after {env_steps:,} env steps; to train for longer, add for example {longer}"
 
 
-def how_to_go_on(directory: RunDirectory) -> str:
+def how_to_resume(directory: RunDirectory) -> str:
     """Returns the step of the last checkpoint and the command that continues the run."""
     latest = Checkpoints(directory.checkpoints).latest()
     if latest is None:
@@ -105,7 +105,7 @@ def how_to_go_on(directory: RunDirectory) -> str:
     ranked = ["torchrun", f"--nproc-per-node={local}", sys.argv[0]]
     started = ranked if local != "1" else console.words or [sys.orig_argv[0], sys.argv[0]]
     command = shlex.join([*started, f"resume={quoted(directory.path)}"])
-    return f"to go on from the checkpoint of agent step {latest.step:,}:\n  {command}"
+    return f"to resume from the checkpoint of agent step {latest.step:,}:\n  {command}"
 
 
 def saved_config(directory: RunDirectory) -> Any:
@@ -117,7 +117,7 @@ def saved_config(directory: RunDirectory) -> Any:
 
 
 def comparable(cfg: DictConfig) -> dict[str, Any]:
-    """Returns the settings that a run computes with."""
+    """Returns the settings that affect the numbers of a run."""
     settings = OmegaConf.to_container(cfg, resolve=True)
     for key in NOT_COMPARED:
         *sections, last = key.split(".")
@@ -128,7 +128,7 @@ def comparable(cfg: DictConfig) -> dict[str, Any]:
 def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Yields the key of each setting that differs, and a line about it."""
     if before is None and isinstance(now, dict):
-        before = {}  # a section that came with a later version, whose settings are off
+        before = {}  # the run is older than this section, whose default is off
     if isinstance(before, dict) and isinstance(now, dict):
         for key in sorted({*before, *now}):
             yield from differences(before.get(key), now.get(key), f"{name}.{key}" if name else key)

@@ -1,10 +1,10 @@
-"""Lists runs, the last written first: state, step, return of the last evaluation, and age.
+"""Lists runs with their state, step, return of the last evaluation, and age. The last written run comes first.
 
     python recipes/runs.py
     python recipes/runs.py runs/suites/smoke elsewhere/runs
 
-Without a folder it looks into runs/. A run is running, finished, failed, interrupted (it can be resumed) or unsaved (it
-ended before its first checkpoint).
+The default folder is runs/. A run is running, finished, failed, interrupted (it can be resumed), unsaved (it ended
+before its first checkpoint) or damaged (its files contradict each other).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from recipes.command_line import BadCommand, answer
 
-if TYPE_CHECKING:  # with torch, which takes seconds: help and wrong options are answered before
+if TYPE_CHECKING:  # these import torch, which takes seconds: help and errors in the options come first
     from mcurl_torchrl.training import RunDirectory
     from recipes.reports.runs import Run
 
@@ -29,13 +29,13 @@ COLUMNS = ("state", "step", "return", "last written", "run")
 
 @dataclass(frozen=True)
 class Standing:
-    """How a run stands."""
+    """The state and the progress of a run."""
 
     run: Run
     state: str
     env_steps: int
     last_return: float | None
-    written: float  # when a file of it was last changed, in seconds since 1970
+    written: float  # time of the last change of one of its files, in seconds since 1970
 
 
 def main(arguments: list[str]) -> int:
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
 
 
 def standing(run: Run) -> Standing:
-    """Reads how a run stands, from what it writes."""
+    """Reads the state and the progress of a run from its files."""
     from mcurl_torchrl.training import RunDirectory
     from recipes.suites.state import progress_in
 
@@ -70,12 +70,12 @@ def standing(run: Run) -> Standing:
 
 
 def state_of(run: Run, directory: RunDirectory) -> str:
-    """Tells whether a run is under way, and if not, how it ended."""
+    """Tells whether a run is running and, if not, how it ended."""
     from mcurl_torchrl.training import Checkpoints
     from recipes.reports.runs import DAMAGED, FINISHED
     from recipes.suites.state import user_of
 
-    with contextlib.suppress(PermissionError):  # a folder of somebody else's
+    with contextlib.suppress(PermissionError):  # a folder of another user
         if user_of(directory):
             return "running"
     if run.status in (FINISHED, DAMAGED):

@@ -73,17 +73,17 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
 
 
 def check_steps(cfg: SACRecipeConfig) -> None:
-    """Refuses a run that would end before it learns."""
+    """Refuses a run that would end before its first update."""
     random_steps = cfg.sac.random_agent_steps
     if random_steps * cfg.env.action_repeat >= cfg.total_env_steps:
         raise ValueError(
-            f"sac.random_agent_steps={random_steps} of env.action_repeat={cfg.env.action_repeat} are all of "
-            f"total_env_steps={cfg.total_env_steps}: nothing would be learned"
+            f"sac.random_agent_steps={random_steps} with env.action_repeat={cfg.env.action_repeat} use up "
+            f"total_env_steps={cfg.total_env_steps}: there would be no update"
         )
 
 
 def make_replay(cfg: SACRecipeConfig, directory: Path, ranks: Ranks = ALONE) -> FrameReplayBuffer:
-    """Makes the buffer, which augments observations and next observations, each for itself."""
+    """Makes the buffer, which augments observations and next observations independently."""
     pixels = cfg.env.observation == "pixels"
     augmentation = make_augmentations(cfg.augmentation, crop_size=cfg.encoder.crop_size)["batch"]
     with section("sac"):

@@ -1,4 +1,4 @@
-"""Runs a suite: recipes, environments, algorithms and seeds, as a YAML says it.
+"""Runs a suite: the recipes, environments, algorithms and seeds of a YAML file.
 
     python recipes/suite.py suite=smoke suite.dir=DIR jobs=2
     python recipes/suite.py suite=benchmarks/suites/atari_cpu.yaml jobs=2 nice=19
@@ -6,8 +6,8 @@
     python recipes/suite.py suite=cpu_small 'only=*/RoadRunner/*,*/cartpole-swingup/mcurl-*'
     python recipes/suite.py suite=atari26 launcher=submitit_slurm launcher.slurm_partition=gpu launcher.gpus_per_node=1
 
-It runs what is missing, resumes what was interrupted, skips what is finished and tries again what failed. Ctrl-C saves
-all runs; the same command goes on. docs/suites.md has the format of a suite and of its folder.
+It starts missing runs, resumes interrupted runs, skips finished runs and retries failed runs. Ctrl-C saves all runs;
+the same command continues the suite. docs/suites.md describes the YAML file and the folder of a suite.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ EXPERIMENT_KEYS = ("envs", "algos", "seeds", "overrides")
 
 @dataclass
 class Options:
-    """What the command line may set, beside suite.KEY."""
+    """The options of the command line, besides suite.KEY and launcher.KEY."""
 
-    suite: str = ""  # one of recipes/conf/suite, or the path of a YAML file
-    only: str = "*"  # which runs now, by patterns of their names, separated by commas; the others wait
-    jobs: int = 1  # how many runs at a time; those in a cluster's queue count
-    launcher: str = "local"  # where they run: local, joblib, submitit_local, submitit_slurm, ray
-    nice: int = 0  # how much they stand back for other processes, 0 to 19
-    retries: int = 2  # how often a run that failed is tried again
+    suite: str = ""  # a name in recipes/conf/suite, or the path of a YAML file
+    only: str = "*"  # comma-separated glob patterns: start only runs whose names match one of them
+    jobs: int = 1  # largest number of runs at a time, including jobs in a cluster's queue
+    launcher: str = "local"  # local | joblib | submitit_local | submitit_slurm | ray: starts the runs
+    nice: int = 0  # priority of the processes, 0 (normal) to 19 (lowest), as the command nice
+    retries: int = 2  # how often a failed run is retried
     declare: bool = False  # write commit and time into the suite's file, and run nothing
-    dry_run: bool = False  # say what would be done, and do nothing
+    dry_run: bool = False  # print what would be done with each run, and do nothing
 
 
 def main(arguments: list[str]) -> int:
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
         return 0
     options, changes, launcher_options = parse(arguments)
     file = find_suite(options.suite)
-    # With torch, which takes seconds: help and wrong options are answered before.
+    # These modules import torch, which takes seconds; help and errors in the options come first.
     from recipes.suites.launchers import check_launcher, make_launcher
     from recipes.suites.provenance import declare
     from recipes.suites.running import run_alone, show_plan
@@ -54,7 +54,9 @@ def main(arguments: list[str]) -> int:
     suite = read_suite(file, changes, folder)
     if options.declare:
         if changes:
-            raise BadCommand(f"declare=true writes the suite's file as it is; set {', '.join(changes)} in the file")
+            raise BadCommand(
+                f"declare=true cannot be combined with other changes: set {', '.join(changes)} in the file"
+            )
         target = declare(suite)
         print(f"declared: {target}; commit it, then run suite={target}")
         return 0
@@ -71,12 +73,12 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: list[str]) -> tuple[Options, dict[str, Any], dict[str, Any]]:
-    """Reads KEY=VALUE; returns the options, what suite.KEY sets, and what launcher.KEY sets."""
+    """Reads KEY=VALUE; returns the options, the values of suite.KEY, and the values of launcher.KEY."""
     known = {option.name: type(option.default) for option in fields(Options)}
     options, changes, of_launcher = Options(), {}, {}
     for argument in arguments:
         key, equals, typed = argument.partition("=")
-        if equals and key.startswith("launcher."):  # the launcher's own names
+        if equals and key.startswith("launcher."):  # the launcher itself checks these names
             of_launcher[key.removeprefix("launcher.")] = read_value(argument, typed)
             continue
         names = [*known, *(f"suite.{name}" for name in ("dir", *EXPERIMENT_KEYS))]

@@ -1,4 +1,4 @@
-"""What was trained: a run, or a policy in a folder of its own, with the environment that it acts in."""
+"""Opens a trained policy from a run directory or a packed folder, together with its environment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Trained:
 
     policy: FramePolicy
     env: DictConfig
-    epsilon: float  # of random actions, as the policy was evaluated in training
+    epsilon: float  # probability of a random action in the evaluations of training
     device: torch.device
 
     def play(
@@ -48,7 +48,7 @@ class Trained:
         record: bool = False,
         on_episode: Callable[[int, float], None] | None = None,
     ) -> Evaluation:
-        """Plays whole episodes, in environments of its own."""
+        """Plays whole episodes, in new environments."""
 
         def act(observations: Tensor) -> Tensor:
             return self.policy.network(observations.to(self.device)).cpu()
@@ -70,7 +70,7 @@ def open_trained(path: Path, *, which: str = "latest", device: torch.device) -> 
     """Opens a run directory, or a folder that ``evaluate.py pack=FOLDER`` made.
 
     Raises:
-        BadCommand: if there is none, or it cannot be used; says why.
+        BadCommand: if the folder does not exist or cannot be used, with the reason.
     """
     try:
         if is_policy_folder(path):
@@ -86,6 +86,6 @@ def open_trained(path: Path, *, which: str = "latest", device: torch.device) -> 
 
 
 def import_recipe(name: Any) -> None:
-    """Imports the script that trained a run, so that the class of its policy is known."""
+    """Imports the script that trained a run, which registers the class of its policy."""
     if (Path(__file__).parent / f"{name}.py").is_file():
         importlib.import_module(f"recipes.{name}")

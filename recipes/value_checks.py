@@ -1,4 +1,4 @@
-"""The values that settings may have. These checks need no torch, so that a wrong value is answered at once."""
+"""Checks the values of settings. These checks need no torch, so that an error is printed at once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 from recipes.schema import RecipeConfig
 
 NAMED_BY = {"dmc": "task", "atari": "game", "gym": "id"}  # the key that names an environment of each backend
-FREE = ("env.kwargs", "logging.wandb", "logging.mlflow")  # settings whose keys others read
+FREE = ("env.kwargs", "logging.wandb", "logging.mlflow")  # dictionaries with any keys, which are passed on
 TRACKERS = ("wandb", "mlflow")
-FREE_CAMERA = -1  # of MuJoCo: the one number below 0
-# Numbers are above 0, and whole numbers therefore at least 1, except for these: they may be 0.
+FREE_CAMERA = -1  # MuJoCo's number of the free camera: the only setting below 0
+# All numbers must be above 0, and integers therefore at least 1. These settings may also be 0.
 MAY_BE_ZERO = {
     *("seed", "sample_ahead", "epsilon", "env.camera_id", "env.max_noops", "env.published.curl_coeff"),
     *("augmentation.batch_intensity", "augmentation.views_intensity", "evaluation.epsilon", "probe.episodes"),
@@ -48,7 +48,7 @@ WORDS = {
 
 
 def check_values(cfg: DictConfig) -> None:
-    """Refuses values that no run can have, by the names under which they were set."""
+    """Raises a ValueError with the name of the setting if a value is outside its bounds."""
     if "env" in cfg:
         check_env(cfg.env)
     if "logging" in cfg:
@@ -67,7 +67,7 @@ def declared_here(schema: type) -> set[str]:
 
 
 def check_env(env: Any) -> None:
-    """Refuses an environment without a name, with the name of another backend's, or without the observation wanted."""
+    """Refuses an environment without a name, with the name of another backend, or without the chosen observation."""
     if env.backend not in NAMED_BY:
         raise ValueError(f"env.backend={env.backend!r}; choose one of {list(NAMED_BY)}")
     own = NAMED_BY[env.backend]
@@ -87,26 +87,26 @@ def check_env(env: Any) -> None:
 
 
 def check_trackers(logging: Any) -> None:
-    """Refuses trackers without options, and those whose package is missing."""
+    """Refuses trackers without options, and trackers whose package is missing."""
     for name in TRACKERS:
         if (options := logging[name]) is None:
             continue
         if not OmegaConf.is_dict(options):
             raise ValueError(f"logging.{name}={options}; give its options, as in 'logging.{name}={{project: mcurl}}'")
         found = importlib.util.find_spec(name)
-        if found is None or found.origin is None:  # without an origin it is a mere folder, such as W&B leaves behind
+        if found is None or found.origin is None:  # no origin: only a folder of that name, such as W&B's output folder
             raise ValueError(f"logging.{name} needs the package {name}: pip install 'mcurl-torchrl[tracking]'")
 
 
 def check_numbers(settings: Mapping[Any, Any], prefix: str = "") -> None:
-    """Refuses numbers out of the bounds of their settings. The numbers of a new objective are free."""
+    """Refuses numbers outside the bounds of their settings. A new objective checks its numbers itself."""
     for name, value in settings.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):
             if key not in FREE and (key != "objective" or is_known(value)):
                 check_numbers(value, f"{key}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            hides_nothing = key == "objective.mask_ratio" and settings.get("name") == "mlr"  # it learns all the same
+            hides_nothing = key == "objective.mask_ratio" and settings.get("name") == "mlr"  # MLR learns without a mask, too
             check_number(key, value, zero=key in MAY_BE_ZERO or hides_nothing)
 
 
@@ -120,14 +120,14 @@ def check_number(key: str, value: float, *, zero: bool) -> None:
     least = FREE_CAMERA if key == "env.camera_id" else 0
     if (value >= least if zero else value > 0) and math.isfinite(value) and not (one and value > 1):
         return
-    whole = isinstance(value, int) and not key.startswith("objective.")  # whose settings have no types
+    whole = isinstance(value, int) and not key.startswith("objective.")  # the keys of objective have no types
     lowest = f"at least {least}" if zero else "at least 1" if whole else "above 0"
     highest = " and at most 1" if one else "" if isinstance(value, int) else " and finite"
     raise ValueError(f"{key}={value}; it must be {lowest}{highest}")
 
 
 def check_choices(cfg: DictConfig, schema: type) -> None:
-    """Refuses a value that is none of those that a schema, or a known objective, lists for its key."""
+    """Refuses a value that is not among the choices of its key in the schema, or in a known objective."""
     objective = OmegaConf.select(cfg, "objective") or {}
     words = {key: words for key, words in WORDS.items() if is_known(objective) and key.partition(".")[2] in objective}
     for key, choices in {**dict(choices_of(schema)), **words}.items():

@@ -1,9 +1,9 @@
-"""Makes the site in build/docs/site, or serves it while docs/ is written.
+"""Builds the documentation site in build/docs/site, or serves it and updates it when files change.
 
     python scripts/build_docs.py
     python scripts/build_docs.py --serve
 
-Any warning is an error: of the generator, of the docstrings' parser, of the check of all links.
+Every warning of the site generator, of the docstring parser and of the link check is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WATCHED = ("docs", "mcurl_torchrl", "recipes", "benchmarks/results", "scripts/do
 
 
 class Warnings(logging.Handler):
-    """Keeps what is warned of."""
+    """Collects the messages of warnings."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -56,27 +56,27 @@ def main() -> int:
 
 
 def build(folder: Path) -> list[str]:
-    """Makes the site in a folder; returns what is wrong with it."""
+    """Builds the site in a folder; returns a list of problems."""
     try:
         from zensical import build as generate
     except ImportError:
         here = platform.python_version()
         return [f"Zensical is missing: `make docs` installs it on Python 3.11 or newer; this is Python {here}"]
-    shutil.rmtree(folder, ignore_errors=True)  # with its cache: a page that did not change would not warn again
+    shutil.rmtree(folder, ignore_errors=True)  # removes the cache, too: a cached page would not warn again
     config = prepare(folder)
     warnings = Warnings()
     logging.getLogger().addHandler(warnings)
     try:
         generate(str(config), {"clean": True, "strict": True})
     except RuntimeError as error:
-        warnings.said.append(str(error))  # what it found is printed already
+        warnings.said.append(str(error))  # the generator has already printed the details
     finally:
         logging.getLogger().removeHandler(warnings)
     return [*not_in_navigation(), *warnings.said, *links.problems(folder / "site")]
 
 
 def prepare(folder: Path) -> Path:
-    """Puts the pages into the folder, and beside them the generator's settings with all results in the navigation."""
+    """Writes the pages and the generator's config, with all results in the navigation, into the folder."""
     pages.assemble(folder / "pages")
     config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
     for section in config["nav"]:
@@ -89,7 +89,7 @@ def prepare(folder: Path) -> Path:
 
 
 def not_in_navigation() -> list[str]:
-    """A sentence for each page of docs/ that mkdocs.yml does not list."""
+    """Returns a message for each page of docs/ that mkdocs.yml does not list."""
     listed = set(leaves(yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["nav"]))
     written = {path.relative_to(REPO / "docs").as_posix() for path in (REPO / "docs").rglob("*.md")}
     return [f"docs/{name} is not in the nav of mkdocs.yml" for name in sorted(written - listed)]
@@ -103,7 +103,7 @@ def leaves(nav: Any) -> list[str]:
 
 
 def serve(address: str) -> int:
-    """Lets the generator serve, and puts pages together again when a file changes."""
+    """Starts the generator's server, and assembles the pages again when a file changes."""
     config = prepare(BUILD)
     command = [sys.executable, "-m", "zensical", "serve", "--config-file", str(config), "--dev-addr", address]
     places = os.pathsep.join([str(REPO / "scripts"), os.environ.get("PYTHONPATH", "")])  # where docs_site is
@@ -121,7 +121,7 @@ def serve(address: str) -> int:
 
 
 def newest() -> float:
-    """When a file that the site is made of was last changed."""
+    """Returns the time of the last change of a file of the site."""
     files = [path for folder in WATCHED for path in (REPO / folder).rglob("*") if path.is_file()]
     return max(path.stat().st_mtime for path in files if "__pycache__" not in path.parts)
 

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Debian packages that pip cannot bring:
+# Installs Debian packages that pip cannot install:
 #     scripts/debian.sh venv    what $PYTHON needs to make .venv
 #     scripts/debian.sh gl      what .venv needs to render without a display
 #     scripts/debian.sh browser what the slow tests need to look at a report
-# Exits 0 when they are there, after installing them where it may (root, or sudo without a password); otherwise one
-# sentence says what to install and why it was not done here, and the exit code is 1.
+# It needs root, or sudo without a password. The exit code is 0 if the packages work. Otherwise it is 1, and a message
+# names the packages to install and the reason.
 set -uo pipefail
 python=${PYTHON:-python3}
 os_release=${OS_RELEASE:-/etc/os-release}
 
 has_venv() { "$python" -c 'import ensurepip, venv' 2>/dev/null; }
 
-# Renders for real: EGL is only a dispatcher, so its library alone says nothing about the driver behind it.
+# Renders an image: the EGL library alone does not show whether there is a driver that works.
 has_gl() {
     local backend
     [ "$(uname)" = Linux ] || return 0
@@ -25,7 +25,7 @@ mujoco.Renderer(mujoco.MjModel.from_xml_string("<mujoco/>"), height=8, width=8).
 
 has_browser() { command -v chromium >/dev/null; }
 
-# What os-release says under a name, such as NAME or ID.
+# Prints an entry of os-release, such as NAME or ID.
 released() { sed -n "s/^$1=\"\{0,1\}\([^\"]*\)\"\{0,1\}$/\1/p" "$os_release" 2>/dev/null; }
 
 is_debian() { [[ " $(released ID) $(released ID_LIKE) " == *" debian "* ]]; }
@@ -34,7 +34,7 @@ as_root() {
     if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi
 }
 
-# Says why nothing was installed, or nothing if all went well.
+# Installs the packages; prints the reason if they could not be installed.
 install() {
     if ! is_debian; then
         echo "this is $(released NAME | grep . || echo 'no Debian'): install what matches them with its package manager"
@@ -52,7 +52,7 @@ install() {
 
 case "${1:-}" in
 venv)
-    # Without the interpreter its name has to do: python3-venv brings python3 along.
+    # If the interpreter is missing, use its name: python3-venv also installs python3.
     named=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])' 2>/dev/null) || named=$(basename "$python")
     packages=("$named-venv")
     purpose="Making .venv with $python"

@@ -1,4 +1,4 @@
-"""Films a trained Atari policy in colour, as a GIF for a page: it sees grey frames of 84x84, the reader the game.
+"""Films a trained Atari policy as a GIF with the coloured screen; the policy itself gets grey frames of 84x84.
 
 python scripts/film_policy.py recipes/policies/roadrunner --game RoadRunner --out docs/roadrunner.gif --seconds 12
 """
@@ -19,7 +19,7 @@ FPS = 15  # decisions a second, as on a console
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", help="a run directory, or what else load_policy takes")
+    parser.add_argument("run", help="a run directory, or a folder of evaluate.py pack=FOLDER")
     parser.add_argument("--game", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=12.0)
@@ -49,13 +49,13 @@ def play(run: str, game: str, seed: int, steps: int) -> tuple[list[np.ndarray], 
 
 
 def write_gif(path: Path, screens: list[np.ndarray]) -> None:
-    """One palette for all screens, and only what changes: a game has few colours."""
+    """Writes a small GIF, with one palette for all screens and only the pixels that change."""
     frames = [
         np.ascontiguousarray(screen if screen.shape[-1] == 3 else screen.transpose(1, 2, 0)) for screen in screens
     ]
     height, width = frames[0].shape[:2]
     raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(FPS), "-i", "-"]
-    # A pixel of the console is wider than high.
+    # The pixels of the console are wider than high.
     scale = f"scale={2 * width}:{int(1.5 * height)}:flags=neighbor"
     palette = "split[a][b];[a]palettegen=max_colors=32[p];[b][p]paletteuse=dither=none:diff_mode=rectangle"
     command = [

@@ -1,13 +1,13 @@
-"""Makes .venv: torch in a build that fits this machine, then the package with the versions of constraints.txt.
+"""Creates .venv with a build of torch that fits this machine, and the package with the versions of constraints.txt.
 
     python3 scripts/make_venv.py
 
-A torch of the tested version that is installed stays. Otherwise a build that pip's own sources (an index or a folder of
-yours) offer wins; without one, and without an NVIDIA driver, PyTorch's CPU build; where that cannot be had, PyPI's.
-Two environment variables decide otherwise:
+The build of torch is the first of these that is available: an installed torch of the tested version; a build from your
+own pip index or folder; with an NVIDIA driver, the CUDA build; PyTorch's CPU build; PyPI's build. Two environment
+variables change the choice:
 
-    TORCH            cpu, pypi, or the address or the folder of an index of your own
-    TORCH_CPU_INDEX  where CPU builds are; PyTorch's index of them by default
+    TORCH            cpu, pypi, the address of an index, or a folder of wheels
+    TORCH_CPU_INDEX  the index of CPU builds; PyTorch's index by default
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ ENVIRONMENT = REPO / ".venv"
 PYTHON = ENVIRONMENT / "bin" / "python"
 CONSTRAINTS = REPO / "constraints.txt"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-TIMEOUT = 5  # seconds until an index of CPU builds counts as out of reach
-SIGN_OF_LIFE = 20  # seconds of silence until one is given
-SHOWN = ("Downloading", "Building", "Installing", "ERROR", "error")  # of what pip says, which is all shown if it fails
+TIMEOUT = 5  # seconds to wait for an index
+SIGN_OF_LIFE = 20  # seconds without output after which the progress is printed
+SHOWN = ("Downloading", "Building", "Installing", "ERROR", "error")  # lines of pip to show; all are shown if it fails
 NVIDIA_DRIVER = ("/proc/driver/nvidia/version", "/usr/lib/wsl/lib/libcuda.so.1")  # Linux, and Linux inside of Windows
 
 
@@ -46,35 +46,35 @@ class Torch(NamedTuple):
 
 
 def main() -> None:
-    """Checks Python, makes the environment and fills it."""
+    """Checks the version of Python, creates the environment and installs the packages."""
     check_python()
     make_environment()
     torch = choose_torch(os.environ.get("TORCH", ""), pinned("torch"), os.environ.get("TORCH_CPU_INDEX") or CPU_INDEX)
     print(torch.reason, flush=True)
     if torch.requirement is not None:
         pip_install(*torch.options, torch.requirement)
-    # wheel is for Debian's pip, which else installs Hydra's antlr4 (a source package) in a deprecated way.
+    # Debian's pip needs wheel: otherwise it installs Hydra's antlr4, a source package, in a deprecated way.
     pip_install("wheel")
     print("the package, and all that recipes and tests need", flush=True)
     pip_install("-e", f"{REPO}[recipes,dev]")
     if sys.version_info >= (3, 13):
-        # labmaze, which dm_control asks for, cannot be installed there; the Control Suite does not use it.
+        # dm_control depends on labmaze, which cannot be installed on Python 3.13; the Control Suite does not use it.
         pip_install("--no-deps", f"dm_control=={pinned('dm_control')}")
 
 
 def check_python() -> None:
-    """Ends with one sentence if the package does not promise to work with this Python."""
+    """Ends with an error message if the package does not support this version of Python."""
     text = (REPO / "pyproject.toml").read_text(encoding="utf-8")
     lowest, above = re.search(r'^requires-python = ">=3\.(\d+),<3\.(\d+)"$', text, re.MULTILINE).groups()
     if not (3, int(lowest)) <= sys.version_info[:2] < (3, int(above)):
         sys.exit(
             f"{sys.executable} is Python {platform.python_version()}; mcurl_torchrl works with 3.{lowest} to "
-            f"3.{int(above) - 1}: choose another by `make setup PYTHON=python3.{int(above) - 1}`, say."
+            f"3.{int(above) - 1}: choose another one, for example `make setup PYTHON=python3.{int(above) - 1}`."
         )
 
 
 def make_environment() -> None:
-    """Makes the environment, or keeps the one that is there if it has the same Python."""
+    """Creates the environment, or keeps an existing one if it has the same version of Python."""
     version = "python{}.{}".format(*sys.version_info[:2])
     others = [path.name for path in ENVIRONMENT.glob("lib/python3*") if path.name != version]
     print(f".venv with Python {platform.python_version()}", flush=True)
@@ -82,7 +82,7 @@ def make_environment() -> None:
 
 
 def choose_torch(wanted: str, version: str, cpu_index: str) -> Torch:
-    """Says which build of torch to install: what is wanted, or what fits this machine."""
+    """Returns the build of torch to install: the wanted build, or one that fits this machine."""
     installed = installed_torch()
     if wanted == "pypi":  # the one build without a label such as +cpu; === does not take those with one
         return Torch(f"torch==={version}", (), f"torch {version} as PyPI has it, because of TORCH=pypi")
@@ -101,12 +101,12 @@ def choose_torch(wanted: str, version: str, cpu_index: str) -> Torch:
 
 
 def cpu_build(wanted: str, version: str, labelled: list[str], cpu_index: str) -> Torch:
-    """The CPU build of pip's own sources or of an index; PyPI's where it cannot be had and was not asked for."""
+    """Returns the CPU build of pip's own sources or of an index; PyPI's build if there is none and TORCH is not set."""
     cpu = f"{version}+cpu"
     if cpu in labelled:
         return Torch(f"torch=={cpu}", (), f"torch {cpu}, which pip's own sources offer")
     if cpu in builds("--index-url", cpu_index):
-        # Nothing but torch comes from there: all else is what pip finds by itself.
+        # Only torch comes from this index; pip finds all other packages in its own sources.
         return Torch(f"torch=={cpu}", ("--no-deps", "--index-url", cpu_index), f"torch {cpu} from {cpu_index}")
     missing = f"no CPU build of torch {version} for this Python at {cpu_index} (it may be out of reach)"
     if wanted:
@@ -168,7 +168,7 @@ def pip(*arguments: str) -> list[str]:
 
 
 def pip_install(*arguments: str) -> None:
-    """Installs under the constraints, and shows that it is alive; ends with all that pip said if that fails."""
+    """Installs packages with the constraints and shows the progress; ends with the whole output of pip if it fails."""
     command = pip("install", "--progress-bar", "off", "-c", str(CONSTRAINTS), *arguments)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -193,7 +193,7 @@ def pip_install(*arguments: str) -> None:
 
 
 def put_lines(stream: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
-    """Moves lines from a stream to a queue, which can be waited for with a time-out; None is its end."""
+    """Moves lines from a stream to a queue, whose get() has a timeout; None marks the end."""
     for line in stream:
         lines.put(line)
     lines.put(None)

@@ -1,4 +1,4 @@
-"""What the tests of ranks let two ranks do, each beside the same work in one process on the whole batch."""
+"""The functions that the tests of ranks run on two ranks, each with the same work in one process on the whole batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scripts/debian.sh where it cannot install anything: one sentence for each reason, and the exit code."""
+"""scripts/debian.sh on machines where it cannot install packages: a message for each reason, and the exit code."""
 
 from __future__ import annotations
 

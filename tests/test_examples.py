@@ -1,4 +1,4 @@
-"""Each example runs as a reader would run it, stays short, and prints numbers that mean what it says they mean."""
+"""Each example runs from the command line, is short, and prints the numbers that its docstring describes."""
 
 import importlib.util
 import math

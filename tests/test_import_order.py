@@ -1,4 +1,4 @@
-"""Triton before the OpenGL of a renderer: our files keep that order, and users who do not are told."""
+"""Triton must be imported before a renderer's OpenGL: our files keep this order, and the other order is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scripts/make_venv.py: which build of torch it takes, by a real pip from small indexes on disk, and what it says."""
+"""scripts/make_venv.py: its choice of the torch build, with a real pip and small indexes on disk, and its messages."""
 
 from __future__ import annotations
 

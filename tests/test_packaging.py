@@ -131,7 +131,7 @@ import mcurl_torchrl
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """A folder of a user who has recipes, too."""
+    """A user's folder that contains a folder `recipes`, too."""
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "__init__.py").write_text("raise SystemExit('not these')\n")
     return tmp_path
@@ -142,7 +142,7 @@ def test_the_command_answers_from_an_installed_wheel(python: Path, elsewhere: Pa
     assert "mask_ratio" in run(python.with_name("mcurl"), "train", "rainbow", "--cfg", "job", cwd=elsewhere)
     wrong = [python.with_name("mcurl"), "play", "nothing"]
     assert (
-        "there is: cartpole-swingup, roadrunner."
+        "choose cartpole-swingup or roadrunner."
         in subprocess.run(wrong, cwd=elsewhere, capture_output=True, text=True).stderr
     )
     assert [path.name for path in elsewhere.iterdir()] == ["recipes"]

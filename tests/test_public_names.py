@@ -1,4 +1,4 @@
-"""What users import, and that each of it is explained and shown."""
+"""The public names: each has a docstring with an example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One way to stack frames: by hand, and the same observations from all its users."""
+"""Stacking frames: compared with stacking by hand, and equal in all parts of the package that stack frames."""
 
 from __future__ import annotations
 

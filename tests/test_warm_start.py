@@ -1,4 +1,4 @@
-"""A process that starts warm does what one of its own would do."""
+"""A process forked from a warm process (see warm_start.py) behaves like a new process."""
 
 from __future__ import annotations
 

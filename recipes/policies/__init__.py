@@ -18,7 +18,7 @@ def find_policy(named: str) -> Path:
     """Returns the folder of a policy that comes with the package, by its name, or any other folder.
 
     Raises:
-        BadCommand: if there is neither; says what there is.
+        BadCommand: if there is neither; lists the policies of the package.
     """
     if named in shipped():
         return POLICIES / named
@@ -27,5 +27,5 @@ def find_policy(named: str) -> Path:
     recipe = "sac" if "-" in named else "rainbow"  # tasks of DMControl are named DOMAIN-TASK
     known = (SHARED / "env" / f"{named}.yaml").is_file()
     train = f" To train one: mcurl train {recipe} env={named} preset=cpu" if known else ""
-    there = ", ".join(shipped())
-    raise BadCommand(f"{named}: there is no such folder, and no trained policy of that name; there is: {there}.{train}")
+    there = " or ".join(shipped())
+    raise BadCommand(f"{named}: there is no such folder, and no trained policy of that name; choose {there}.{train}")

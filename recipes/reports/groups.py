@@ -1,4 +1,4 @@
-"""Which runs may be averaged: those of one method on one task, which differ by their seed and nothing else."""
+"""Groups the runs that may be averaged: runs of one method on one task that differ only in their seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from recipes.command_line import CONF
 from recipes.reports.runs import FINISHED, UNFINISHED, Run, flat
 
-# What may differ between runs that are averaged: nothing of it changes what is learned or how it is scored.
+# Settings that may differ between runs that are averaged: they affect neither learning nor scores.
 NOT_COMPARED = ("seed", "threads", "device", "resume", "resume_changed", "replay.memmap")
 SECTIONS_NOT_COMPARED = ("logging", "checkpoint", "hydra")
 EVALUATION_NOT_COMPARED = ("evaluation.video", "evaluation.num_envs")
@@ -60,7 +60,7 @@ class Grouping:
 
 
 def group_runs(runs: Iterable[Run]) -> Grouping:
-    """Puts together what differs by seed only, and keeps apart what differs in settings."""
+    """Groups runs that differ only in their seed; runs with other settings are in different groups."""
     grouping = Grouping()
     by_label: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
@@ -80,7 +80,7 @@ def group_runs(runs: Iterable[Run]) -> Grouping:
 
 
 def name_methods(name: str, runs: list[Run], grouping: Grouping) -> dict[str, list[Run]]:
-    """Splits the runs of a label into methods by the settings that must not differ."""
+    """Splits the runs of a label into methods with equal settings, and names the methods."""
     keys = splitting_keys(runs)
     if not keys:
         return {name: runs}
@@ -99,7 +99,7 @@ def name_methods(name: str, runs: list[Run], grouping: Grouping) -> dict[str, li
 
 
 def splitting_keys(runs: list[Run]) -> tuple[str, ...]:
-    """Returns the settings that differ between runs of one task, or between tasks for another reason than the tasks."""
+    """Returns the settings that differ between runs of one task, or between tasks if the tasks do not set them."""
     by_task: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in runs:
         by_task[run.task].append(compared(run))
@@ -110,7 +110,7 @@ def splitting_keys(runs: list[Run]) -> tuple[str, ...]:
 
 
 def fewest_keys(keys: tuple[str, ...], variants: list[tuple[Any, ...]]) -> tuple[str, ...]:
-    """Returns one or two keys that tell all variants apart, the best known first; none where that takes more."""
+    """Returns one or two keys that distinguish all variants, preferably preset and length; empty if it takes more."""
     preferred = sorted(keys, key=lambda key: (key not in ALWAYS_COMPARED, key))
     for count in range(1, MOST_KEYS_IN_A_NAME + 1):
         for chosen in itertools.combinations(preferred, count):
@@ -137,7 +137,7 @@ def differing_keys(settings: list[dict[str, Any]]) -> list[str]:
 
 @cache
 def task_keys(recipe: str) -> frozenset[str]:
-    """Returns the settings that a recipe's tasks set: in their own YAML, or by a formula of what is in there."""
+    """Returns the settings that depend on the task: those in the tasks' YAML files, and those computed from them."""
     keys = {"env.task", "env.game", "env.id"}
     for main in (*CONF.glob(f"*/{recipe}.yaml"), CONF / "shared" / "hydra_run.yaml"):
         for file in main.parent.rglob("*.yaml"):
@@ -149,14 +149,14 @@ def task_keys(recipe: str) -> frozenset[str]:
 
 
 def add_groups(method: str, runs: list[Run], grouping: Grouping) -> None:
-    """Sorts a method's runs by task; of a seed that is there twice one run counts."""
+    """Groups a method's runs by task; if there are several runs of a seed, one counts."""
     by_task: dict[str, dict[int, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         by_task[run.task][run.seed].append(run)
     for task, by_seed in sorted(by_task.items()):
         group = Group(method, runs[0].benchmark, task)
         for _, same in sorted(by_seed.items()):
-            # Never by the score: a finished one, then one without remarks, then the one that was started first.
+            # Prefer a finished run, then a run without remarks, then the run that was started first. Ignore the score.
             kept, *others = sorted(
                 same, key=lambda run: (run.status != FINISHED, len(run.remarks), run.started, str(run.path))
             )

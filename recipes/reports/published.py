@@ -1,4 +1,4 @@
-"""What others published, beside our own results."""
+"""The parts of a report with published results beside our own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALL_GAMES = 26
 
 
 def published_aggregate_rows(section: Section, over: Comparable) -> list[list[str]]:
-    """Returns mean and median over the same tasks from published means; IQM and gap would need single runs."""
+    """Returns mean and median over the same tasks from published means; IQM and optimality gap need single runs."""
     rows = []
     published = [row for row in section.published if row.env_steps == over.env_steps and row.task in over.tasks]
     for label, source in dict.fromkeys((row.label, row.source) for row in published):
@@ -55,22 +55,20 @@ def add_published(pages: Pages, section: Section) -> None:
         columns = ["task", "method", "return", "env steps", "seeds", "source"]
         caption = (
             "Published results beside ours, at our budget or the next larger one. Ours are final returns with their "
-            "intervals; ± is a standard deviation; seeds – means that their number is not known here."
+            "intervals; ± is a standard deviation; – in the column seeds means that their number is unknown."
         )
         pages.blocks += [Heading("Beside published results", level=3), TableBlock(caption, columns, rows)]
         pages.blocks.append(Bullets([f"Source {place}: {source}." for place, source in enumerate(sources, start=1)]))
 
 
 def add_published_aggregates(pages: Pages, rows: list[PublishedAggregate]) -> None:
-    """Adds what others have over all 26 games."""
+    """Adds the published aggregates over all 26 games."""
     table = []
     for row in rows:
         median, mean = ("–" if value is None else f"{value:.3f}" for value in (row.median, row.mean))
         table.append([row.method, f"{row.iqm:.3f}", median, mean, steps(row.env_steps), known(row.seeds), row.source])
         about = {"benchmark": "atari", "method": row.method, "seeds": row.seeds, "env_steps": row.env_steps}
         pages.record("published", "IQM of human-normalised score", Estimate(row.iqm), source=row.source, **about)
-    caption = (
-        f"Human-normalised scores that others report over all {ALL_GAMES} games: not to be compared with fewer games."
-    )
+    caption = f"Published human-normalised scores over all {ALL_GAMES} games. They cannot be compared with fewer games."
     columns = ["method", "IQM", "median", "mean", "env steps", "seeds", "source"]
     pages.blocks.append(TableBlock(caption, columns, table))

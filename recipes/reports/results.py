@@ -1,4 +1,4 @@
-"""The numbers of a report: scores on a common scale, over tasks that methods have in common, and method by method."""
+"""The numbers of a report: normalised scores, aggregates over the tasks that methods share, comparisons of methods."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from recipes.reports.groups import Group
 
 NAMES = {"atari": "Atari", "dmc": "DeepMind Control Suite", "gym": "Gymnasium"}
 SCALES = {"atari": "human-normalised score", "dmc": "return / 1000"}
-DMC_HIGHEST = 1000  # what a perfect episode returns
-THRESHOLDS = 101  # of a performance profile
+DMC_HIGHEST = 1000  # the highest possible return of an episode
+THRESHOLDS = 101  # number of thresholds of a performance profile
 
 
 @dataclass
 class Section:
-    """All that is known of one benchmark."""
+    """The runs and the published results of one benchmark."""
 
     benchmark: str
     groups: list[Group]
@@ -50,12 +50,12 @@ class Section:
         return next((group for group in self.groups if (group.method, group.task) == (method, task)), None)
 
     def env_steps(self, method: str) -> int:
-        """Returns how long the runs of a method are; runs of different lengths are different methods."""
+        """Returns the length of a method's runs; runs of different lengths are different methods."""
         groups = [group for group in self.groups if group.method == method]
         return next(run.total_env_steps for group in groups for run in [*group.runs, *group.unfinished])
 
     def normalized(self, task: str, score: float) -> float | None:
-        """Returns a score on the scale that tasks share; None where there is none."""
+        """Returns a score on the common scale of all tasks; None if there is no such scale."""
         if self.benchmark == "dmc":
             return score / DMC_HIGHEST
         if task in self.baselines:
@@ -64,7 +64,7 @@ class Section:
         return None
 
     def scores(self, method: str, task: str) -> list[float]:
-        """Returns the normalised final scores of a method's finished runs, by seed; none without a scale."""
+        """Returns the normalised final scores of a method's finished runs, by seed; empty without a common scale."""
         group = self.group(method, task)
         found = [] if group is None else [self.normalized(task, run.number("final_return")) for run in group.runs]
         return [score for score in found if score is not None]
@@ -80,7 +80,7 @@ class Comparable:
 
 
 def make_section(benchmark: str, groups: list[Group], folder: Path = PUBLISHED) -> tuple[Section, list[str]]:
-    """Puts groups beside what is published; returns what is missing for that, too."""
+    """Returns a section with groups and published results, and messages about missing files."""
     section, problems = Section(benchmark, groups), []
     try:
         if benchmark == "dmc":
@@ -96,9 +96,9 @@ def make_section(benchmark: str, groups: list[Group], folder: Path = PUBLISHED) 
 
 
 def comparable(section: Section) -> list[Comparable]:
-    """Returns each set of tasks that some method has, with all methods that have these tasks; the largest first.
+    """Returns each set of tasks that some method has, with all methods that have these tasks; the largest set first.
 
-    An average over five games says nothing beside one over three of them, and none after 100k steps beside 20k.
+    Averages over different games, or after different numbers of steps, cannot be compared.
     """
     covered = {
         method: frozenset(task for task in section.tasks if section.scores(method, task)) for method in section.methods
@@ -119,7 +119,7 @@ def comparable(section: Section) -> list[Comparable]:
 
 
 def aggregates(section: Section, over: Comparable, repetitions: int) -> dict[str, dict[str, Estimate]]:
-    """Returns of each method its aggregates by name."""
+    """Returns the aggregates of each method, by name."""
     return {
         method: estimate_aggregates([section.scores(method, task) for task in over.tasks], repetitions=repetitions)
         for method in over.methods
@@ -127,7 +127,7 @@ def aggregates(section: Section, over: Comparable, repetitions: int) -> dict[str
 
 
 def profiles(section: Section, over: Comparable) -> tuple[np.ndarray, dict[str, list[Estimate]]]:
-    """Returns thresholds, and of each method its performance profile there."""
+    """Returns thresholds, and the performance profile of each method at these thresholds."""
     scores = {method: [section.scores(method, task) for task in over.tasks] for method in over.methods}
     pooled = [score for tasks in scores.values() for task in tasks for score in task]
     thresholds = np.linspace(min(0.0, *pooled), 1.05 * max(1.0, *pooled), THRESHOLDS)
@@ -147,7 +147,7 @@ class Comparison:
 
 
 def comparisons(section: Section, repetitions: int) -> list[Comparison]:
-    """Compares all pairs of methods of the same length; runs of one seed are pairs where all seeds are the same."""
+    """Compares all pairs of methods with runs of the same length, paired by seed if both have the same seeds."""
     found = []
     methods = [method for method in section.methods if any(g.runs for g in section.groups if g.method == method)]
     for ours, theirs in itertools.combinations(methods, 2):
@@ -178,7 +178,7 @@ def comparisons(section: Section, repetitions: int) -> list[Comparison]:
 
 
 def published_beside(section: Section, task: str) -> list[Published]:
-    """Returns what is published of a task at our budgets, or at the next larger one that anybody published at."""
+    """Returns the published results on a task at our numbers of steps, or at the next larger published number."""
     rows = [row for row in section.published if row.task == task]
     budgets = sorted({row.env_steps for row in rows})
     wanted = set()

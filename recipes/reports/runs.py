@@ -1,4 +1,4 @@
-"""Finds the runs below some folders, and reads what each of them left behind."""
+"""Finds the runs in folders, at any depth, and reads their files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from recipes.suites.provenance import files_that_differ
 
 SUITE = "suite.yaml"
 FOLDER_NAME = re.compile(r"(?P<label>.+)-seed\d+(-\d{8}-\d{6})?")
-# Runs of before a config named its recipe are known by their section.
+# Old configs do not contain the name of the recipe: it follows from their sections.
 SECTIONS = {"sac": "sac_mcurl", "rainbow": "rainbow_mcurl"}
 NEEDED = ("algo_name", "seed", "total_env_steps", "env.backend")
 FINISHED, UNFINISHED, DAMAGED = "finished", "unfinished", "damaged"
@@ -31,7 +31,7 @@ FINISHED, UNFINISHED, DAMAGED = "finished", "unfinished", "damaged"
 
 @dataclass(frozen=True)
 class Suite:
-    """What was declared of the runs in a folder."""
+    """The suite of the runs in a folder."""
 
     path: Path
     commit: str | None = None
@@ -62,17 +62,17 @@ class Run:
 
     @property
     def env_steps(self) -> int:
-        """How far it came, by its evaluations."""
+        """The env steps of its last evaluation."""
         return self.curve[-1][0] if self.curve else 0
 
     def number(self, key: str) -> float | None:
-        """Returns a number of result.json, None where there is none."""
+        """Returns a number of result.json; None if it is missing."""
         return finite(self.result.get(key))
 
 
 @dataclass
 class Found:
-    """What is below the folders: runs, what could not be read and why, and what suites say."""
+    """The content of the folders: runs, unreadable folders with the reason, suites, and problems."""
 
     runs: list[Run] = field(default_factory=list)
     unreadable: list[tuple[Path, str]] = field(default_factory=list)
@@ -80,13 +80,13 @@ class Found:
     problems: list[str] = field(default_factory=list)
 
     def not_started(self, suite: Suite) -> list[Path]:
-        """Returns the runs that a suite plans and that have no folder."""
+        """Returns the runs of a suite that have no folder yet."""
         there = {*(run.path for run in self.runs), *(path for path, _ in self.unreadable)}
         return sorted(folder for folder in suite.planned if suite.path / folder not in there)
 
 
 def find_runs(folders: list[Path]) -> Found:
-    """Reads all runs below folders, each once; a folder without any is an error."""
+    """Reads all runs in the folders, each once; a folder without runs is an error."""
     found, known = Found(), set[Path]()
     for folder in folders:
         if not folder.is_dir():
@@ -98,7 +98,7 @@ def find_runs(folders: list[Path]) -> Found:
                 "result.json"
             )
         for path, suite in below:
-            if path.resolve() in known:  # a folder that was named twice, or a link to it
+            if path.resolve() in known:  # a folder that was given twice, or a link to it
                 continue
             known.add(path.resolve())
             try:
@@ -115,7 +115,7 @@ def run_folders(
 ) -> Iterator[tuple[Path, Suite | None]]:
     """Yields the run directories at or below a folder, with the suite that they belong to."""
     place = folder.resolve()
-    if place in seen:  # links can go round in a circle
+    if place in seen:  # symbolic links can form a loop
         return
     seen.add(place)
     if (folder / SUITE).is_file():
@@ -123,7 +123,7 @@ def run_folders(
             suite = read_suite(folder)
             found.suites += [suite] if suite not in found.suites else []
         except (OSError, ValueError, KeyError, TypeError, AttributeError, YAMLError, OmegaConfBaseException) as error:
-            found.problems.append(f"{folder / SUITE} cannot be read, so no run is held against it: {error!r}")
+            found.problems.append(f"{folder / SUITE} cannot be read, so its runs are not checked: {error!r}")
     directory = RunDirectory(folder)
     if directory.manifest.is_file() or (directory.result.is_file() and directory.config.is_file()):
         yield folder, suite
@@ -149,14 +149,14 @@ def read_suite(folder: Path) -> Suite:
 
 
 def read_run(path: Path, suite: Suite | None) -> Run:
-    """Reads a run directory; raises an error that says why it cannot be used."""
+    """Reads a run directory; raises an error with the reason if it cannot be used."""
     directory = RunDirectory(path)
     cfg = read_config(directory.config)
     manifest = directory.read_manifest() if directory.manifest.is_file() else {}
     by_section = next((SECTIONS[key] for key in cfg if key in SECTIONS), None)
     recipe = cfg.get("recipe") or manifest.get("recipe") or by_section
     if recipe is None:
-        raise ValueError(f"{directory.config.name} does not say of which recipe it is")
+        raise ValueError(f"{directory.config.name} does not name its recipe")
     status, curve, result, remarks = read_outcome(directory, cfg)
     codes = [start.get("git") or {} for start in (manifest, *manifest.get("resumed", []))]
     named = FOLDER_NAME.fullmatch(path.name)
@@ -182,7 +182,7 @@ def read_run(path: Path, suite: Suite | None) -> Run:
 
 
 def read_config(file: Path) -> DictConfig:
-    """Reads a run's settings, and checks those that a report goes by."""
+    """Reads a run's settings, and checks the settings that a report needs."""
     if not file.is_file():
         raise ValueError(f"it has no {file.name}")
     cfg = OmegaConf.load(file)
@@ -190,7 +190,7 @@ def read_config(file: Path) -> DictConfig:
         raise ValueError(f"{file.name} is damaged: it has no settings")
     missing = [key for key in NEEDED if OmegaConf.select(cfg, key) is None]
     if missing or env_name(cfg) is None:
-        raise ValueError(f"{file.name} does not say {', '.join(missing) or 'env.task, env.game or env.id'}")
+        raise ValueError(f"{file.name} has no {', '.join(missing) or 'env.task, env.game or env.id'}")
     for key in ("seed", "total_env_steps"):
         if not isinstance(cfg[key], int):
             raise ValueError(f"{file.name} has {key}={cfg[key]!r}; it must be a whole number")
@@ -200,7 +200,7 @@ def read_config(file: Path) -> DictConfig:
 def read_outcome(
     directory: RunDirectory, cfg: DictConfig
 ) -> tuple[str, tuple[tuple[int, float], ...], dict[str, Any], list[str]]:
-    """Reads how a run went, and holds its files against each other: status, curve, result.json, remarks."""
+    """Reads a run's status, curve, result.json and remarks, and compares its files with each other."""
     try:
         result = json.loads(directory.result.read_text(encoding="utf-8")) if directory.result.is_file() else {}
         points = read_evaluations(directory.eval.path) if directory.eval.path.is_file() else []
@@ -217,21 +217,21 @@ def read_outcome(
     if not result.get("finished"):
         return UNFINISHED, curve, result, [*remarks, *last_error(directory)]
     if result.get("env_steps", 0) < cfg.total_env_steps // repeat * repeat:
-        return UNFINISHED, curve, result, [*remarks, "it was finished once, and is to go on for longer"]
+        return UNFINISHED, curve, result, [*remarks, "it was finished once, and is now trained for longer"]
     if why := disagreement(result, points):
         return DAMAGED, (), result, [f"left out: {why}"]
     return FINISHED, curve, result, remarks
 
 
 def last_error(directory: RunDirectory) -> list[str]:
-    """Says what a run failed with, if it ever did."""
+    """Returns a remark with the last line of error.log, if there is one."""
     log = directory.path / "error.log"
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
     return [f"error.log ends with {line.strip()}" for line in lines if line.strip()][-1:]
 
 
 def disagreement(result: dict[str, Any], points: list[tuple[int, list[float]]]) -> str | None:
-    """Says how eval.csv and result.json of a finished run contradict each other, as after a copy that broke off."""
+    """Describes how eval.csv and result.json of a finished run contradict each other, as after an incomplete copy."""
     if not points:
         return "eval.csv is missing or empty, although result.json says that the run is finished"
     for key in ("env_steps", "final_return", "best_return"):
@@ -256,14 +256,14 @@ def finite(value: Any) -> float | None:
 
 
 def against_suite(run: Run, suite: Suite | None) -> list[str]:
-    """Says what is other than declared."""
+    """Returns remarks on differences between a run and its suite."""
     if suite is None:
         return []
     remarks, folder = [], run.path.relative_to(suite.path)
     if suite.planned and folder not in suite.planned:
         remarks.append(f"not in {SUITE}")
     elif suite.planned and (folder.parts[0], folder.name) != (run.recipe, f"{run.label}-seed{run.seed}"):
-        remarks.append(f"not what its folder's name says: it is {run.label} of {run.recipe}, seed {run.seed}")
+        remarks.append(f"it does not match its folder's name: it is {run.label} of {run.recipe}, seed {run.seed}")
     for commit in dict.fromkeys(run.commits):
         if suite.commit is not None and commit != suite.commit:
             ran = "an unknown commit" if commit is None else f"commit {commit[:7]}"

@@ -1,4 +1,4 @@
-"""The part of a report that one benchmark has: over tasks, task by task, method against method, learning curves."""
+"""The section of one benchmark in a report: aggregates, results per task, comparisons of methods, learning curves."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def add_overall(pages: Pages, section: Section, repetitions: int) -> None:
     if without:
         pages.blocks.append(
             Paragraph(
-                f"No scores of a random and of a human player are known for {', '.join(without)}: not in aggregates."
+                f"The scores of a random player and of a human are unknown for {', '.join(without)}: not in aggregates."
             )
         )
     for place, over in enumerate(comparable(section), start=1):
@@ -154,8 +154,8 @@ def add_tasks(pages: Pages, section: Section, groups: list[Group]) -> None:
     pages.blocks += [
         Heading("Task by task", level=3),
         TableBlock(
-            "Means over seeds with Student's 95 % interval. The final return is the one to report; the best evaluation "
-            "picks a lucky one out of many. Times are means, too: runs that share a machine slow each other down.",
+            "Means over seeds with Student's 95 % interval. Report the final return: the best evaluation is the "
+            "maximum of many noisy means. Times are means, too: runs that share a machine slow each other down.",
             columns,
             rows,
         ),
@@ -163,7 +163,7 @@ def add_tasks(pages: Pages, section: Section, groups: list[Group]) -> None:
 
 
 def minutes_of(group: Group) -> dict[str, float | None]:
-    """Returns how long a run took on average: training and evaluation."""
+    """Returns the mean time of training and of evaluation."""
     whole, evaluation = group.numbers("seconds"), group.numbers("seconds_evaluation")
     if len(whole) < len(group.runs) or len(evaluation) < len(group.runs):
         return {"training": None, "evaluation": None}
@@ -177,8 +177,8 @@ def add_few_seeds(pages: Pages, groups: list[Group]) -> None:
         named = "; ".join(f"{group.method} on {group.task} ({seeds_text(len(group.runs))})" for group in few)
         pages.blocks.append(
             Paragraph(
-                f"No interval is given where there are fewer than {FEWEST_SEEDS} seeds: one or two runs do not tell "
-                f"how far apart runs are. That is so for {named}, and for what is computed from them."
+                f"There is no interval for fewer than {FEWEST_SEEDS} seeds: one or two runs do not show the variation "
+                f"between runs. This concerns {named}, and all numbers that are computed from them."
             )
         )
 
@@ -217,7 +217,7 @@ def add_comparisons(pages: Pages, section: Section, repetitions: int) -> None:
             for one in found
         ]
     if len(differences) <= MOST_DIFFERENCES:
-        caption = "Final return of the first method less that of the second: mean and Student's 95 % interval."
+        caption = "Final return of the first method minus that of the second: mean and Student's 95 % interval."
         columns = ["task", "first", "second", "difference", "seeds"]
         pages.blocks.append(TableBlock(caption, columns, sorted(differences)))
     else:
@@ -238,8 +238,8 @@ def add_curves(pages: Pages, section: Section) -> None:
         Heading("Learning curves", level=3),
         Paragraph(
             "Thick: the mean over seeds; thin: each seed, the mean of an evaluation's episodes; band: Student's 95 % "
-            f"interval of the mean, from {FEWEST_SEEDS} seeds on. Dashed: a run that is not finished; it counts "
-            "in no mean."
+            f"interval of the mean, from {FEWEST_SEEDS} seeds on. Dashed: a run that is not finished; it is in no "
+            "mean."
         ),
     ]
     for task in section.tasks:
@@ -257,7 +257,7 @@ def add_curves(pages: Pages, section: Section) -> None:
 
 
 def make_curve(group: Group) -> Curve:
-    """Lines up the evaluations of finished runs where all of them have one."""
+    """Makes the curve of a group from the steps at which all finished runs have an evaluation."""
     of_runs = [dict(run.curve) for run in group.runs]
     shared = sorted(set.intersection(*(set(curve) for curve in of_runs))) if of_runs else []
     unfinished = [run.curve for run in group.unfinished if run.curve]

@@ -1,4 +1,4 @@
-"""What a report consists of while it is made, and how its numbers are written."""
+"""The content of a report while it is made, and the format of its numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcurl_torchrl.reports import Block, Estimate
 
 @dataclass
 class Pages:
-    """What is written: blocks of the page, records of report.csv, and sentences for the beginning."""
+    """The content of a report: blocks of the page, rows of report.csv, and sentences for the beginning."""
 
     blocks: list[Block] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Pages:
 
 
 def number(estimate: Estimate) -> str:
-    """Writes a return: whole from 100 on."""
+    """Writes a return, without decimals from 100 on."""
     return written(estimate, lambda value: f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}")
 
 

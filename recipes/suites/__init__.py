@@ -1,1 +1,1 @@
-"""What suite.py is made of: a suite's definition, its folder, the state of a run, the processes, the table."""
+"""The parts of suite.py: a suite's definition, its folder, the state of a run, the processes, the table."""

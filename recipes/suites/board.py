@@ -1,4 +1,4 @@
-"""Shows how a suite stands: a table on a terminal, lines now and then elsewhere."""
+"""Shows the progress of a suite: a table on a terminal, otherwise lines from time to time."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from recipes.suites.workers import Job
 
 TABLE_SECONDS, LINES_SECONDS = 1.0, 300.0
 UNDER_WAY, TROUBLED = {"running", "elsewhere", "stopped"}, {"failed", "refused"}
-WORDS = ("done", "running", "elsewhere", "waiting", "stopped", "failed", "refused")
+STATUSES = ("done", "running", "elsewhere", "waiting", "stopped", "failed", "refused")
 
 
 class Board:
-    """Prints what happens as lines that stay, and on a terminal a table below them that is drawn again and again.
+    """Prints events as permanent lines and, on a terminal, a table below them that is updated.
 
     Args:
-        name: the suite's.
-        declared: as in the suite's YAML; runs of other code are marked.
-        stream: where to; stdout.
-        clock: seconds from anywhere.
+        name: the name of the suite.
+        declared: the declaration of the suite's YAML file; runs of other code are marked.
+        stream: the output; stdout by default.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Board:
             self._next = self._clock()  # the table was erased
 
     def say(self, text: str) -> None:
-        """Prints a line that stays."""
+        """Prints a permanent line."""
         self._erase()
         print(text, file=self._stream, flush=True)
 
     def show(self, jobs: list[Job], *, now: bool = False) -> None:
-        """Draws the table, or prints how far the runs are, if it is time to."""
+        """Draws the table, or prints the progress of the runs, if the last output is old enough."""
         if self._clock() < self._next and not now:
             return
         if self._live:
@@ -68,11 +68,11 @@ class Board:
             print("\n".join(line[: width - 1] for line in lines), file=self._stream, flush=True)
             self._drawn = len(lines)
         else:
-            self.say("\n".join([self._counts(jobs), *table(jobs, UNDER_WAY)]))  # trouble was said when it came
+            self.say("\n".join([self._counts(jobs), *table(jobs, UNDER_WAY)]))  # failures were printed when they came
         self._next = self._clock() + (TABLE_SECONDS if self._live else LINES_SECONDS)
 
     def leave(self) -> None:
-        """Keeps what is drawn: something else was written below it."""
+        """Keeps the current table on the screen, because other output follows."""
         self._drawn = 0
 
     def _erase(self) -> None:
@@ -82,7 +82,7 @@ class Board:
 
     def _counts(self, jobs: list[Job]) -> str:
         counted = Counter(job.status for job in jobs)
-        listed = ", ".join(f"{counted[word]} {word}" for word in WORDS if counted[word])
+        listed = ", ".join(f"{counted[status]} {status}" for status in STATUSES if counted[status])
         return f"{self._name}: {len(jobs)} runs: {listed}"
 
     def _event(self, job: Job) -> str:

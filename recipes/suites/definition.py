@@ -1,4 +1,4 @@
-"""A suite of runs, as a YAML says it: which recipes, environments, algorithms and seeds, in which order."""
+"""The definition of a suite in a YAML file: recipes, environments, algorithms and seeds, in their order."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class PlannedRun:
     env: str
     label: str
     seed: int
-    overrides: tuple[str, ...]  # all that the recipe's command line has, but for the folder
+    overrides: tuple[str, ...]  # the recipe's command line, except for the folder
 
     @property
     def name(self) -> str:
         return f"{self.recipe}/{self.env}/{self.label}-seed{self.seed}"
 
     def settings(self) -> dict[str, Any]:
-        """Returns the config that the recipe makes of the overrides.
+        """Returns the recipe's config with these overrides.
 
         Raises:
-            BadCommand: if they do not fit the recipe's config.
+            BadCommand: if the overrides do not fit the recipe's config.
         """
         of_any_seed = tuple(line for line in self.overrides if not line.startswith("seed="))
         return {**_composed(self.recipe, of_any_seed), "seed": self.seed}
@@ -53,7 +53,7 @@ class PlannedRun:
 
 @functools.cache
 def _composed(recipe: str, overrides: tuple[str, ...]) -> dict[str, Any]:
-    from recipes.launch import check_settings  # with torch, which takes seconds
+    from recipes.launch import check_settings  # imports torch, which takes seconds
     from recipes.resuming import comparable
 
     try:
@@ -75,14 +75,14 @@ class Experiment:
     algos: list[str]
     seeds: list[int]
     overrides: list[str] = field(default_factory=list)
-    variants: dict[str, list[str]] = field(default_factory=dict)  # more overrides, by the name they give
+    variants: dict[str, list[str]] = field(default_factory=dict)  # name of a variant to its further overrides
 
     def runs(self) -> Iterator[PlannedRun]:
-        """Yields the runs, seed by seed: each seed is a whole comparison."""
+        """Yields the runs, seed by seed, so that each seed is a complete comparison."""
         variants = self.variants or {"": []}
         for seed, env, algo, variant in itertools.product(self.seeds, self.envs, self.algos, variants):
             given = [*self.overrides, *variants[variant]]
-            # Several runs share the cores: a thread each is faster than all of them in each other's way.
+            # Several runs share the cores, and one thread for each run is fastest.
             threads = [] if any(line.startswith("threads=") for line in given) else ["threads=1"]
             overrides = (f"env={env}", f"algo={algo}", f"seed={seed}", *given, *threads)
             yield PlannedRun(self.recipe, env, f"{algo}-{variant}" if variant else algo, seed, overrides)
@@ -90,7 +90,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Suite:
-    """Experiments in their order, where they go, and when they were declared."""
+    """The experiments in their order, their folder, and the declaration."""
 
     name: str
     file: Path
@@ -102,10 +102,10 @@ class Suite:
         return [run for experiment in self.experiments for run in experiment.runs()]
 
     def runs_like(self, patterns: str) -> list[PlannedRun]:
-        """Returns the runs whose names match one of several patterns, as of files, separated by commas.
+        """Returns the runs whose names match at least one of several comma-separated glob patterns.
 
         Raises:
-            BadCommand: if a pattern matches none.
+            BadCommand: if a pattern matches no run.
         """
         runs, wanted = self.runs(), patterns.split(",")
         for pattern in wanted:
@@ -114,7 +114,7 @@ class Suite:
         return [run for run in runs if any(fnmatchcase(run.name, pattern) for pattern in wanted)]
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns what a YAML of the suite has."""
+        """Returns the suite as plain data for a YAML file."""
         kept = [{key: value for key, value in asdict(one).items() if value} for one in self.experiments]
         return {"experiments": kept, **({"declared": self.declared} if self.declared else {})}
 
@@ -123,7 +123,7 @@ class Suite:
 
 
 def find_suite(named: str) -> Path:
-    """Returns the file of a suite, named as one of ``conf/suite`` or by its path."""
+    """Returns the file of a suite, given by its name in ``conf/suite`` or by its path."""
     if named.endswith((".yaml", ".yml")) or "/" in named:
         if not Path(named).is_file():
             raise BadCommand(f"suite={named}: there is no such file")
@@ -139,15 +139,15 @@ def suite_names() -> list[str]:
 
 
 def read_suite(file: Path, changes: Mapping[str, Any], folder: str | None = None) -> Suite:
-    """Reads a suite and checks all of it, before anything is run.
+    """Reads a suite and checks all of it before the first run.
 
     Args:
-        file: the YAML.
-        changes: keys of an experiment, to be set in all of them.
-        folder: where it goes, instead of what the YAML says.
+        file: the YAML file.
+        changes: keys of an experiment, which are set in all experiments.
+        folder: the folder of the suite, instead of ``dir`` in the YAML file.
 
     Raises:
-        BadCommand: if something is wrong; names the place in the file.
+        BadCommand: if the file has an error; the message names the place in the file.
     """
     content = _read_yaml(file)
     _check_keys(f"{file}", content, TOP_KEYS)
@@ -169,7 +169,7 @@ def _read_yaml(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         raise BadCommand(f"{file} cannot be read: {error}") from None
     if not isinstance(content, dict):
-        raise BadCommand(f"{file} is no suite: it must have a list of experiments")
+        raise BadCommand(f"{file} is not a suite: it must have a list of experiments")
     return content
 
 
@@ -216,11 +216,9 @@ def _read_experiment(where: str, content: Any, changes: Mapping[str, Any]) -> Ex
 
 
 def _list_of(kind: type, where: str, value: Any, *, empty: bool = False) -> list[Any]:
-    what = "whole numbers, such as [1, 2, 3]" if kind is int else "words, such as [mcurl, curl]"
+    what = "whole numbers, such as [1, 2, 3]" if kind is int else "words, such as [a, b]"
     if not isinstance(value, list) or not all(type(one) is kind for one in value) or not (value or empty):
-        raise BadCommand(
-            f"{where}={value}; it must be a list of {what}, such as {[1, 2, 3] if kind is int else '[a, b]'}"
-        )
+        raise BadCommand(f"{where}={value}; it must be a list of {what}")
     for one in value:
         if value.count(one) > 1:
             raise BadCommand(f"{where} has {one} twice")
@@ -228,7 +226,7 @@ def _list_of(kind: type, where: str, value: Any, *, empty: bool = False) -> list
 
 
 def _check_overrides(where: str, experiment: Experiment) -> None:
-    """Sees that a recipe takes what the experiment sets: each name, then each combination."""
+    """Checks that the recipe accepts each name of the experiment, and then each combination."""
     schema, conf = SCHEMAS[experiment.recipe], config_folder(experiment.recipe)
     try:
         parse = OverridesParser.create().parse_overrides
@@ -239,7 +237,7 @@ def _check_overrides(where: str, experiment: Experiment) -> None:
             if override.key_or_group in SET_BY_THE_SUITE:
                 raise BadCommand(f"{given}: the suite sets {override.key_or_group} itself")
             if override.is_sweep_override():
-                raise BadCommand(f"{given} is several values; use variants, which have names")
+                raise BadCommand(f"{given} has several values; use variants, which have names")
             check_overrides([*algos, override], schema, conf)
         for run in replace(experiment, seeds=experiment.seeds[:1]).runs():
             run.settings()
@@ -255,5 +253,5 @@ def _check_distinct(suite: Suite) -> None:
         for run in experiment.runs():
             if run.name in names:
                 where = f"{suite.file}: experiments[{number}]"
-                raise BadCommand(f"{where} has {run.name}, as one before it has; use variants, which have names")
+                raise BadCommand(f"{where} repeats {run.name} of an earlier experiment; use variants, which have names")
             names.add(run.name)

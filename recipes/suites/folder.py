@@ -1,4 +1,4 @@
-"""A suite's folder: ``suite.yaml``, which says what is in it, and a folder for each run."""
+"""A suite's folder: ``suite.yaml``, which describes the suite, and a folder for each run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from recipes.suites.provenance import current_commit, now
 
 
 def note_start(suite: Suite) -> None:
-    """Writes down which suite the folder holds: when it was first started, with which commit, and when again.
+    """Writes ``suite.yaml``: the suite, and the time and the commit of each start.
 
     Raises:
-        BadCommand: if the folder holds another suite, or runs that this one does not have.
+        BadCommand: if the folder holds another suite, or runs that this suite does not have.
     """
     file = suite.folder / "suite.yaml"
     before = _read(file) if file.exists() else None
@@ -39,7 +39,7 @@ def _read(file: Path) -> dict[str, Any]:
         assert isinstance(content, dict)
         content["runs"] = {run.name for one in content["experiments"] for run in Experiment(**one).runs()}
     except (OSError, ValueError, KeyError, TypeError, AssertionError, YAMLError, OmegaConfBaseException) as error:
-        raise BadCommand(f"{file} is damaged: {error}. Its runs are whole: remove it, and the suite goes on") from None
+        raise BadCommand(f"{file} is damaged: {error}. Remove it and start again: the runs are not affected") from None
     return content
 
 
@@ -48,6 +48,6 @@ def _check_same(suite: Suite, file: Path, before: dict[str, Any]) -> None:
         raise BadCommand(f"{suite.folder} holds the suite {before.get('name')}; give {suite.name} another suite.dir")
     if gone := sorted(before["runs"] - {run.name for run in suite.runs()}):
         raise BadCommand(
-            f"{suite.folder} holds the suite {suite.name} with {len(gone)} more runs, such as {gone[0]}; give all "
-            f"that it had and more, use another suite.dir, or remove {file} to forget them"
+            f"{suite.folder} holds the suite {suite.name} with {len(gone)} more runs, such as {gone[0]}; keep these "
+            f"runs in the suite, use another suite.dir, or remove {file}"
         )

@@ -1,7 +1,7 @@
-"""Where the runs of a suite are worked on: processes of this machine, joblib, submitit (Slurm) or Ray.
+"""Launchers of a suite: they start its runs as processes of this machine, or with joblib, submitit (Slurm) or Ray.
 
-Each run is a recipe's process, as if started by hand; ``launcher=`` says who starts it and where. The engines are used
-directly, not through Hydra's plugins for them: a plugin waits for all of its jobs, a suite tries each one again alone.
+Each run is the process of a recipe. ``launcher=`` chooses the library that starts it. These libraries are used
+directly, not through Hydra's plugins: a plugin waits for all of its jobs, while a suite retries each run separately.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from recipes.suites.submitit_runs import Submitit
 
 
 class Joblib:
-    """Starts runs from the worker processes of joblib (loky), which are started anew where one has died."""
+    """Starts runs from the worker processes of joblib (loky), which replaces workers that have died."""
 
     def __init__(self, jobs: int) -> None:
         from joblib.externals.loky import get_reusable_executor
@@ -53,23 +53,24 @@ class JoblibRun(FoundByItsLock):
             return None
         try:
             return self._future.result()
-        except Exception as error:  # its worker has died; the recipe may live on, and is found by its lock
+        except Exception as error:  # its worker has died; the recipe may still run, and is found by its lock
             append(self._log, first_line(error))
             return LOST
 
 
 class Ray:
-    """Starts runs from tasks of a Ray cluster: of the one at ``address`` or $RAY_ADDRESS, else one on this machine.
+    """Starts runs as tasks of a Ray cluster: the cluster at ``address`` or $RAY_ADDRESS, or a new one on this machine.
 
     Args:
-        options: ``address``, and of each task ``num_cpus`` (one), ``num_gpus``, ``memory`` and ``resources``.
+        options: ``address``, and the options of each task: ``num_cpus`` (default 1), ``num_gpus``, ``memory`` and
+            ``resources``.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
         import ray
 
         address = options.pop("address", None)
-        # The suite tries a lost run again itself.
+        # The suite itself retries a lost run.
         self._task = ray.remote(run_to_its_end).options(**{"num_cpus": 1, "max_retries": 0, **options})
         ray.init(address, log_to_driver=False, logging_level="warning", ignore_reinit_error=True)
 
@@ -93,7 +94,7 @@ class RayRun:
             return None
         try:
             return ray.get(self._task)
-        except Exception as error:  # its worker or its node is gone
+        except Exception as error:  # its worker or its node is lost
             append(self._log, first_line(error))
             return LOST
 
@@ -116,7 +117,7 @@ WITHOUT_OPTIONS = ("local", "joblib")
 
 
 def check_launcher(name: str, options: dict[str, Any]) -> None:
-    """Refuses a name that is none, and options where there are none."""
+    """Refuses an unknown launcher, and options for a launcher that has none."""
     if name not in MAKE:
         raise BadCommand(f"launcher={name}: {did_you_mean(name, list(MAKE))}")
     if options and name in WITHOUT_OPTIONS:
@@ -132,6 +133,6 @@ def make_launcher(name: str, *, jobs: int, folder: Path, options: dict[str, Any]
     try:
         return MAKE[name](jobs, folder, dict(options))
     except ImportError as error:
-        raise BadCommand(f"launcher={name} is not installed ({error}); {EXTRA} brings it") from None
+        raise BadCommand(f"launcher={name} is not installed ({error}); to install it: {EXTRA}") from None
     except Exception as error:
         raise BadCommand(f"launcher={name} cannot be used: {first_line(error)}") from None

@@ -1,4 +1,4 @@
-"""The process of a run: what a suite asks of it, wherever it is, and how one is started on this machine."""
+"""The interface of a run's process for a suite, on this or another machine, and starting a process on this machine."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from typing import Protocol
 from mcurl_torchrl.training import RunDirectory
 from recipes.suites.state import user_of
 
-LOST = 1  # the exit code of a run whose engine does not tell one
+LOST = 1  # the exit code of a run if its launcher does not return one
 
 
 class Process(Protocol):
-    """A run that was started somewhere: what the suite needs of a ``subprocess.Popen``."""
+    """A started run, with two methods of ``subprocess.Popen``."""
 
     def poll(self) -> int | None:
-        """Returns the exit code; none while it runs or waits for its turn."""
+        """Returns the exit code; None while the run is running or waits in a queue."""
 
     def send_signal(self, number: int) -> None:
-        """Asks it to save and to end, or ends it (SIGKILL)."""
+        """Lets the run save and end, or kills it (SIGKILL)."""
 
 
 class Launcher(Protocol):
     """Starts runs."""
 
     def start(self, command: list[str], log: Path, *, run: Path, nice: int) -> Process:
-        """Starts a command whose output is added to a log, and which works in the folder of a run.
+        """Starts a command that works in the folder of a run; its output is appended to the log.
 
         Raises:
-            OSError or NotStarted: if that is not possible, with the reason.
+            OSError or NotStarted: if the command cannot be started, with the reason.
         """
 
 
 class NotStarted(Exception):
-    """A cluster does not take a run; the message says why."""
+    """A cluster does not accept a run; the message gives the reason."""
 
 
 def start_process(command: list[str], log: Path, nice: int) -> subprocess.Popen:
     with open(log, "ab") as output:
-        # A session of its own: Ctrl-C in the terminal reaches the suite only, which decides what to do.
+        # In a new session, so that Ctrl-C in the terminal reaches only the suite.
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
-    # Threads and processes that it starts inherit it.
+    # Its threads and child processes inherit the priority.
     with contextlib.suppress(ProcessLookupError):
         os.setpriority(os.PRIO_PROCESS, process.pid, max(os.getpriority(os.PRIO_PROCESS, 0), nice))
     return process
@@ -74,7 +74,7 @@ def first_line(error: BaseException) -> str:
 
 
 def signal_owner(run: Path, number: int) -> bool:
-    """Sends a signal to the process on this machine that works in a run's folder; tells whether there is one."""
+    """Sends a signal to the process on this machine that works in a run's folder; returns False if there is none."""
     with contextlib.suppress(OSError, ValueError):
         if user_of(RunDirectory(run)) is not None:
             os.kill(int((run / ".lock").read_text()), number)
@@ -83,7 +83,7 @@ def signal_owner(run: Path, number: int) -> bool:
 
 
 class FoundByItsLock:
-    """A run on this machine that is no child of the suite: signals go to the process that has its folder's lock."""
+    """A run on this machine that is not a child process: signals go to the process that holds its folder's lock."""
 
     def __init__(self, log: Path, run: Path) -> None:
         self._log, self._run = log, run
@@ -94,7 +94,7 @@ class FoundByItsLock:
         self._deliver()
 
     def _deliver(self) -> None:
-        """Called again and again: a process cannot be told before it works in its folder."""
+        """Sends the signal, if the process already has its lock; otherwise the next call tries again."""
         if self._signal is not None and signal_owner(self._run, self._signal):
             self._signal = None
 

@@ -1,4 +1,4 @@
-"""Which code a suite's runs are of, and declaring a suite before its first run."""
+"""Compares the code of a suite's runs with the declared code, and declares a suite before its first run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recipes.command_line import BadCommand
 from recipes.suites.definition import Suite
 
 RECIPES = Path(__file__).resolve().parents[1]
-CODE = ("mcurl_torchrl", "recipes")  # what a run computes with
+CODE = ("mcurl_torchrl", "recipes")  # the folders whose code affects a run
 
 
 def now() -> str:
@@ -22,7 +22,7 @@ def now() -> str:
 
 
 def git(*arguments: str) -> str | None:
-    """Returns what git says about the repository of the recipes; none where it fails."""
+    """Returns the output of git in the repository of the recipes; None if git fails."""
     command = ["git", "--no-optional-locks", "-C", str(RECIPES), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.rstrip("\n")
@@ -31,13 +31,13 @@ def git(*arguments: str) -> str | None:
 
 
 def current_commit() -> str | None:
-    """Returns the commit of the recipes; none where they are not in a repository."""
+    """Returns the commit of the recipes; None if they are not in a repository."""
     return git("rev-parse", "HEAD") if git("ls-files", "--error-unmatch", "launch.py") else None
 
 
 @functools.cache
 def files_that_differ(one: str, other: str) -> tuple[str, ...] | None:
-    """Returns the files of the code that are not the same in two commits; none where git does not know them."""
+    """Returns the code files that differ between two commits; None if git does not know one of the commits."""
     if one == other:
         return ()
     listed = git("diff", "--name-only", one, other, "--", *(f":/{name}" for name in CODE))
@@ -45,9 +45,9 @@ def files_that_differ(one: str, other: str) -> tuple[str, ...] | None:
 
 
 def marks(manifest: Mapping[str, Any], declared: Mapping[str, str] | None) -> list[str]:
-    """Says in what a run's code is not that of the suite's declaration: nothing where it is, or nothing was declared.
+    """Returns remarks on a run whose code is not the declared code; empty if it is, or if the suite is not declared.
 
-    A declaration is committed after the commit that it names, so commits may differ where their code does not.
+    A declaration is committed after the commit that it names, so two commits with the same code are not a difference.
     """
     if declared is None:
         return []
@@ -59,12 +59,12 @@ def marks(manifest: Mapping[str, Any], declared: Mapping[str, str] | None) -> li
             which = f"; {len(differing)} files differ: {_few(differing)}" if differing else ""
             found.append(f"of commit {commit[:7]}, not of the declared {declared['commit'][:7]}{which}")
         if git_state.get("dirty"):
-            found.append("with changes that are in no commit")
+            found.append("with uncommitted changes")
     return list(dict.fromkeys(found))
 
 
 def _code_of(manifest: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yields what a manifest says about the code, of its start and of each time it was resumed."""
+    """Yields the git state of a manifest, for the start and for each time the run was resumed."""
     for entry in (manifest, *manifest.get("resumed", [])):
         yield entry.get("git") or {}
 
@@ -74,18 +74,18 @@ def _few(files: tuple[str, ...]) -> str:
 
 
 def declare(suite: Suite) -> Path:
-    """Writes the commit and the time into a suite's file, so that its runs can be told from those of other code.
+    """Writes the commit and the time into a suite's file, so that runs of other code can be marked.
 
-    A suite of ``conf/suite`` is copied to ``benchmarks/suites``; another file is changed where it is.
+    A suite of ``conf/suite`` is copied to ``benchmarks/suites``; any other file is changed in place.
 
     Returns:
         The file to commit.
 
     Raises:
-        BadCommand: if it was declared before, or if there are changes that are in no commit.
+        BadCommand: if the suite is already declared, or if there are uncommitted changes.
     """
     if suite.declared is not None:
-        raise BadCommand(f"{suite.file} was declared at {suite.declared['time']}; a declaration is made once")
+        raise BadCommand(f"{suite.file} was already declared at {suite.declared['time']}")
     commit, root = current_commit(), git("rev-parse", "--show-toplevel")
     if commit is None or root is None:
         raise BadCommand(f"{RECIPES} is in no git repository, so there is no commit to declare")
@@ -96,7 +96,7 @@ def declare(suite: Suite) -> Path:
     listed = (git("status", "--porcelain", "-z", "--no-renames", "--untracked-files=all") or "").split("\0")
     changed = [line[3:] for line in listed if line and (Path(root) / line[3:]).resolve() != target]
     if changed:
-        raise BadCommand(f"declare=true: commit these first, or take them back: {', '.join(changed)}")
+        raise BadCommand(f"declare=true: commit or revert these changes first: {', '.join(changed)}")
     text = suite.file.read_text(encoding="utf-8").rstrip("\n")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_file(target, f"{text}\ndeclared:\n  commit: {commit}\n  time: {now()}\n".encode())

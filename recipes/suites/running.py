@@ -1,4 +1,4 @@
-"""Running a suite: jobs side by side, what is shown of them, and what would be done."""
+"""Runs a suite and shows its progress, or prints the plan of a suite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recipes.suites.workers import Job, work
 def run_alone(
     suite: Suite, runs: list[PlannedRun], make: Callable[[], Launcher], *, jobs: int, nice: int, retries: int
 ) -> int:
-    """Runs these runs of a suite, until all are done or it is stopped, unless another process does.
+    """Runs these runs of a suite until all are done or the suite is stopped; refuses a folder that is in use.
 
     Returns the exit code.
     """
@@ -27,7 +27,7 @@ def run_alone(
             stack.enter_context(RunDirectory(suite.folder).lock())
             note_start(suite)
         except RunDirectoryInUse as error:
-            raise BadCommand(f"another suite.py is at work: {error}") from None
+            raise BadCommand(f"another suite.py is running: {error}") from None
         except OSError as error:
             raise BadCommand(f"nothing can be written in {suite.folder}: {error}") from None
         # Before signals are caught: Ray sets handlers of its own.
@@ -58,13 +58,13 @@ def run(suite: Suite, runs: list[PlannedRun], launcher: Launcher, *, at_once: in
         )
     board.show(jobs, now=True)
     if stop.requested:
-        print("stopped; the same command goes on")
+        print("stopped; the same command continues the suite")
         return stop.exit_code
     return 0 if all(job.status == "done" for job in jobs) else 1
 
 
 def show_plan(suite: Suite, runs: list[PlannedRun]) -> int:
-    """Prints what would be done with each run."""
+    """Prints the action for each run: start, resume, skip or wait."""
     doing = {"missing": "start", "unsaved": "start anew", "interrupted": "resume", "finished": "skip", "in use": "wait"}
     for job in make_jobs(suite, runs):
         stage = job.look()
@@ -77,10 +77,10 @@ def make_jobs(suite: Suite, runs: list[PlannedRun]) -> list[Job]:
 
 
 def other_code(suite: Suite) -> list[str]:
-    """Says that what is started now is not of the declared code, if so."""
+    """Returns a warning if the current code is not the declared code."""
     if suite.declared is None or (commit := current_commit()) is None:
         return []
     declared = suite.declared["commit"]
     if files_that_differ(declared, commit) == ():
         return []
-    return [f"declared for commit {declared[:7]}; this is {commit[:7]}, with other code: runs are marked"]
+    return [f"declared for commit {declared[:7]}; this is {commit[:7]}, with other code: its runs will be marked"]

@@ -1,4 +1,4 @@
-"""What a run's folder says: whether the run is missing, interrupted, finished or under way, and how far it is."""
+"""Reads the state of a run from its folder: missing, interrupted, finished or in use, and its progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recipes.command_line import BadCommand
 from recipes.resuming import saved_config
 from recipes.suites.definition import PlannedRun
 
-# A run in a folder of the suite is the suite's, whatever these are: they do not change what is learned.
+# Settings in which a run may differ from the suite's plan: they do not affect learning, or the folder's name has them.
 NOT_COMPARED = ("threads", "device", "logging", "seed")
 
 Stage = Literal["missing", "unsaved", "interrupted", "finished", "in use", "refused"]
@@ -22,7 +22,7 @@ Stage = Literal["missing", "unsaved", "interrupted", "finished", "in use", "refu
 
 @dataclass(frozen=True)
 class Found:
-    """What is in a run's folder, and why that is no use, where it is none."""
+    """The stage of a run, and the reason if its folder cannot be used."""
 
     stage: Stage
     reason: str = ""
@@ -30,7 +30,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is; None where its files do not say."""
+    """The progress of a run; None for a value that its files do not contain."""
 
     env_steps: int | None = None
     total: int | None = None
@@ -39,7 +39,7 @@ class Progress:
 
 
 def look(run: PlannedRun, directory: RunDirectory) -> Found:
-    """Tells what to do with a run."""
+    """Returns the stage of a run."""
     try:
         return _look(run, directory)
     except (BadCommand, OSError, ValueError) as error:
@@ -54,7 +54,7 @@ def _look(run: PlannedRun, directory: RunDirectory) -> Found:
         return Found("refused", f"it holds a run of the recipe {manifest.get('recipe')}, not of {run.recipe}")
     set_there = {*map(_key, run.overrides), *map(_key, manifest.get("overrides", []))}
     if differing := list(disagreements(saved_config(directory), run.settings(), set_there)):
-        return Found("refused", f"it holds a run with other settings, which stays as it is: {', '.join(differing)}")
+        return Found("refused", f"it holds a run with other settings, which is not changed: {', '.join(differing)}")
     if used := user_of(directory):
         return Found("in use", used)
     if read_result(directory).get("finished") is True:
@@ -67,7 +67,7 @@ def _look(run: PlannedRun, directory: RunDirectory) -> Found:
 
 
 def user_of(directory: RunDirectory) -> str | None:
-    """Says which process works in a run's folder; none if none does."""
+    """Names the process that works in a run's folder; None if there is none."""
     lock = directory.path / ".lock"
     if not lock.exists():
         return None
@@ -81,7 +81,7 @@ def user_of(directory: RunDirectory) -> str | None:
 def disagreements(saved: Any, planned: dict[str, Any], set_there: set[str]) -> Iterator[str]:
     """Yields the settings in which a run differs from the plan.
 
-    A setting that only one of them has came or went with another version of the code: it counts where it was set.
+    A setting that only one of them has belongs to another version of the code: it counts only if it was set explicitly.
     """
     before, now = dict(_flat(saved)), dict(_flat(planned))
     for key in sorted({*before, *now}):
@@ -104,7 +104,7 @@ def _key(override: str) -> str:
 
 
 def clear_unsaved(directory: RunDirectory) -> None:
-    """Empties the folder of a run that ended before its first checkpoint: it begins anew. Tracebacks stay."""
+    """Empties the folder of a run that ended before its first checkpoint, except for its tracebacks."""
     with directory.lock():
         for path in directory.path.iterdir():
             if path.name in (".lock", "error.log"):
@@ -113,7 +113,7 @@ def clear_unsaved(directory: RunDirectory) -> None:
 
 
 def read_result(directory: RunDirectory) -> dict[str, Any]:
-    """Reads ``result.json``; empty where there is none, or a damaged one."""
+    """Reads ``result.json``; returns an empty dictionary if it is missing or damaged."""
     with contextlib.suppress(OSError, ValueError):
         result = json.loads(directory.result.read_text(encoding="utf-8"))
         if isinstance(result, dict):
@@ -122,12 +122,12 @@ def read_result(directory: RunDirectory) -> dict[str, Any]:
 
 
 def progress_of(run: PlannedRun, directory: RunDirectory) -> Progress:
-    """Reads how far a run of a suite is from what it writes."""
+    """Reads the progress of a run of a suite from its files."""
     return progress_in(directory, run.settings()["total_env_steps"])
 
 
 def progress_in(directory: RunDirectory, total: int) -> Progress:
-    """Reads how far a run of so many env steps is from what it writes."""
+    """Reads the progress of a run with ``total`` env steps from its files."""
     result, rows = read_result(directory), []
     with contextlib.suppress(OSError, ValueError):
         rows = [(row["env_steps"], row["seconds"]) for row in tables.read(directory.metrics.path)]
@@ -136,7 +136,7 @@ def progress_in(directory: RunDirectory, total: int) -> Progress:
 
 
 def _seconds_left(rows: list[tuple[int, float]], total: int) -> float | None:
-    """Estimates by the speed of the later half: the first steps are without learning, and fast."""
+    """Estimates the remaining time from the later half of the rows: the first steps have no updates and are fast."""
     if len(rows) < 2:
         return None
     (first, began), (last, now) = rows[len(rows) // 2 - 1], rows[-1]

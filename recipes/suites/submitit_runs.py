@@ -1,4 +1,4 @@
-"""Runs of a suite as jobs of submitit: in Slurm's queue, or in processes of this machine that behave like it."""
+"""Runs of a suite as jobs of submitit: in Slurm's queue, or in local processes that behave like Slurm's jobs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 from recipes.requeueing import requeue
 from recipes.suites.processes import LOST, FoundByItsLock, NotStarted, Process, append, first_line
 
-A_DAY = 24 * 60  # minutes that submitit asks for, where nothing else is said
+A_DAY = 24 * 60  # minutes, the default time limit of a job
 LOOK_INTO_QUEUE_SECONDS = 30.0
 
 
 class RecipeJob:
-    """Runs a recipe in a process of submitit, and again in another one if it was preempted: it has ``checkpoint``."""
+    """Runs a recipe in a process of submitit, which requeues a preempted job because it has ``checkpoint``."""
 
     def __init__(self, command: list[str], log: Path, nice: int) -> None:
         self._command, self._log, self._nice = command, log, nice
@@ -62,22 +62,22 @@ class Submitit:
     def __init__(self, cluster: str, folder: Path, options: dict[str, Any]) -> None:
         from submitit import AutoExecutor
 
-        # A run that saves may reach its time limit as often as it needs.
+        # Each run saves and resumes, so it may reach its time limit any number of times.
         often = {f"{cluster}_max_num_timeout": 10_000}
         self._executor = AutoExecutor(folder / ".submitit" / "%j", cluster=cluster, **often)
         self._executor.update_parameters(**{"timeout_min": A_DAY, **options})
 
     def start(self, command: list[str], log: Path, *, run: Path, nice: int) -> Process:
         self._executor.update_parameters(name=run.name)
-        # submitit's local processes end at Ctrl-C, one second after their jobs were told: they are not to see it.
+        # After Ctrl-C, submitit's local processes end within a second, before their jobs have saved: block the signal.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             job = self._executor.submit(RecipeJob(command, log, nice))
-        except RuntimeError as error:  # submitit's own errors; sbatch says what it does not like
+        except RuntimeError as error:  # submitit's own errors, with the message of sbatch
             raise NotStarted(str(error).strip()) from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        append(log, f"job {job.job_id} of submitit; what it says itself: {job.paths.stderr}")
+        append(log, f"job {job.job_id} of submitit; submitit's own log: {job.paths.stderr}")
         return (SlurmRun if self._executor.cluster == "slurm" else LocalSubmititRun)(job, log, run)
 
 
@@ -94,7 +94,8 @@ class LocalSubmititRun(FoundByItsLock):
             return None
         if not self._job.paths.result_pickle.exists():
             append(
-                self._log, f"LostJob: job {self._job.job_id} ended without a result: it was killed, or its machine was"
+                self._log,
+                f"LostJob: job {self._job.job_id} ended without a result: it was killed, or its machine went down",
             )
             return LOST
         try:
@@ -104,7 +105,7 @@ class LocalSubmititRun(FoundByItsLock):
             return LOST
 
     def send_signal(self, number: int) -> None:
-        """Others than SIGINT and SIGKILL would bring it back into the queue."""
+        """Sends SIGKILL or SIGINT: after any other signal submitit would requeue the job."""
         super().send_signal(number if number == signal.SIGKILL else signal.SIGINT)
 
     def _over(self) -> bool:
@@ -115,7 +116,7 @@ class SlurmRun(LocalSubmititRun):
     """A job of submitit in Slurm's queue, or on one of its nodes."""
 
     _next_look = 0.0
-    _missed = 0  # how often it was not in the queue
+    _missed = 0  # number of checks that did not find the job in the queue
 
     def send_signal(self, number: int) -> None:
         job_id = self._job.job_id
@@ -126,7 +127,7 @@ class SlurmRun(LocalSubmititRun):
                 subprocess.run(["scancel", "--signal=INT", job_id], capture_output=True, timeout=60)
 
     def _over(self) -> bool:
-        """Looks for a result, and into the queue: submitit asks Slurm's accounting, which not every cluster has."""
+        """Checks the result file and the queue: submitit itself needs Slurm's accounting, which some clusters lack."""
         if self._job.paths.result_pickle.exists():
             return True
         if time.monotonic() < self._next_look:
@@ -137,6 +138,6 @@ class SlurmRun(LocalSubmititRun):
             asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
         except (OSError, subprocess.TimeoutExpired):
             return False
-        unknown = "Invalid job id" in asked.stderr  # Slurm forgets what has ended
+        unknown = "Invalid job id" in asked.stderr  # Slurm forgets jobs some time after their end
         self._missed += unknown or (asked.returncode == 0 and not asked.stdout.strip())
-        return self._missed > 1  # a result may take a while to be seen on this machine
+        return self._missed > 1  # the result file may appear on this machine with a delay

@@ -1,4 +1,4 @@
-"""Works on a suite's runs, some at a time; what ends badly is tried again."""
+"""Starts a suite's runs, some at a time, and retries those that fail."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from recipes.suites.state import clear_unsaved, look, read_result
 Status = Literal["waiting", "running", "elsewhere", "done", "failed", "refused", "stopped"]
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STOPPED = (*(128 + number for number in STOP_SIGNALS), *(-number for number in STOP_SIGNALS))  # negative: very early
-KILLED_SECONDS = 10.0  # how long a killed process may take to end; one on another machine is not waited for
-LITTLE_ROOM = 2**28  # bytes: with less, a run that failed may have failed by that
+KILLED_SECONDS = 10.0  # how long to wait for killed processes; a process on another machine may take longer
+LITTLE_SPACE = 2**28  # bytes: with less free space, a message about a failed run includes the free space
 
 
 @dataclass
 class Job:
-    """A run, how it stands, and the process that works on it."""
+    """A run, its status, and the process that works on it."""
 
     run: PlannedRun
     directory: RunDirectory
@@ -44,14 +44,14 @@ class Job:
         return self.directory.path.with_name(f"{self.directory.path.name}.log")
 
     def look(self) -> str:
-        """Sets the status by what is in the folder; returns what was found there."""
+        """Sets the status from the content of the run's folder; returns the stage that was found."""
         found = look(self.run, self.directory)
         known: dict[str, Status] = {"finished": "done", "refused": "refused", "in use": "elsewhere"}
         self.status, self.reason = known.get(found.stage, "waiting"), found.reason
         return found.stage
 
     def start(self, launcher: Launcher, nice: int) -> None:
-        """Starts or resumes the run, unless its folder says that this is not to be done."""
+        """Starts or resumes the run, unless it is finished, refused, or running in another process."""
         stage = self.look()
         if self.status != "waiting":
             return
@@ -61,7 +61,7 @@ class Job:
                 clear_unsaved(self.directory)
             self.directory.path.parent.mkdir(parents=True, exist_ok=True)
             place = quoted(self.directory.path)
-            # A job that was preempted is started again with the same command, and goes on.
+            # A preempted job is started again with the same command, and resume=auto continues it.
             anew = [*self.run.overrides, f"hydra.run.dir={place}", "resume=auto"]
             told = [f"resume={place}"] if stage == "interrupted" else anew
             command = [sys.executable, str(RECIPES / f"{self.run.recipe}.py"), *told]
@@ -77,7 +77,7 @@ class Job:
             self.status, self.reason = "failed", f"it could not be started: {error}"
 
     def end(self, code: int, retries: int, stopping: bool) -> None:
-        """Sets the status after its process has ended."""
+        """Sets the status after the process has ended."""
         self.process = None
         if read_result(self.directory).get("finished") is True:
             self.status, self.reason = "done", "" if code == 0 else self._why(code)
@@ -88,26 +88,27 @@ class Job:
             self.reason = self._why(code)
 
     def _why(self, code: int) -> str:
-        """Returns why a process ended, from its exit code and its part of the log."""
+        """Returns the reason why a process ended, from its exit code and its part of the log."""
         try:
             with open(self.log, "rb") as log:
                 log.seek(self.log_begin)
                 said = log.read().decode(errors="replace")
         except OSError as error:
             said = f"{self.log} cannot be read: {error}"
-        why = f"killed by {signal.Signals(-code).name}" if code < 0 else last_words(said) or f"ended with code {code}"
+        why = f"killed by {signal.Signals(-code).name}" if code < 0 else last_message(said) or f"ended with code {code}"
         free = shutil.disk_usage(self.directory.path.parent).free
-        return why if free > LITTLE_ROOM else f"{why} ({free:,} bytes are free in {self.directory.path.parent})"
+        return why if free > LITTLE_SPACE else f"{why} ({free:,} bytes are free in {self.directory.path.parent})"
 
 
-def last_words(said: str) -> str:
-    """Returns what a recipe says at its end: from where it names an error or itself on."""
+def last_message(said: str) -> str:
+    """Returns the last message of a recipe's output: from the last line that begins with an error or a script name."""
     lines = [line for line in said.splitlines() if line.strip()]
     begins = [n for n, line in enumerate(lines) if re.match(r"(\w+\.py|[A-Z]\w*[a-z]\w*): |trained to the end", line)]
     kept = lines[begins[-1] :] if begins else lines[-1:]
-    # Where the traceback is and how to go on are for somebody who runs the recipe by hand.
-    beyond = [n for n, line in enumerate(kept) if line.startswith(("(the traceback", "nothing was saved", "to go on"))]
-    return "\n".join(kept[: beyond[0]] if beyond else kept).partition("; to go on from")[0]
+    # The path of the traceback and the command to resume are for a user who starts the recipe directly.
+    hints = ("(the traceback", "nothing was saved", "to resume from")
+    beyond = [n for n, line in enumerate(kept) if line.startswith(hints)]
+    return "\n".join(kept[: beyond[0]] if beyond else kept).partition("; to resume from")[0]
 
 
 def work(
@@ -123,21 +124,21 @@ def work(
     on_stop: Callable[[], None],
     seconds: float = 0.5,
 ) -> None:
-    """Works until every job is done, failed or refused, or until it is asked to stop; then all processes have ended.
+    """Runs jobs until each is done, failed or refused, or until a stop is requested; returns after all processes ended.
 
-    A run that another process works on counts as one at a time, and is waited for.
+    A run that another process works on counts for ``at_once``, and the function waits for it.
 
     Args:
-        jobs: in the order to start them.
-        launcher: where they run.
-        at_once: how many.
-        nice: how much the processes stand back for others, 0 to 19.
-        retries: how often a run that failed is tried again.
-        stop: who may ask to stop.
-        show: called with all jobs, again and again.
+        jobs: the jobs, in the order to start them.
+        launcher: starts the processes.
+        at_once: the largest number of runs at a time.
+        nice: the priority of the processes, 0 to 19, as the command ``nice``.
+        retries: how often a failed run is retried.
+        stop: tells whether a stop was requested.
+        show: called with all jobs after each check.
         note: called with a job whose status has changed.
-        on_stop: called when somebody has asked to stop, and the processes save.
-        seconds: between two looks.
+        on_stop: called after a stop was requested, while the processes save.
+        seconds: the time between two checks.
     """
     asked = False
     try:

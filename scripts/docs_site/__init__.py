@@ -1,7 +1,6 @@
-"""Makes the documentation site: `make docs`.
+"""Builds the documentation site: `make docs`.
 
-`pages.py` puts all pages into one folder: those of docs/, those that they link to elsewhere in the repository, and
-those that are generated (`api.py`, `settings.py`, `commands.py`, `results.py`). `scripts/build_docs.py` lets Zensical
-make the site of them, and `links.py` checks every link of what came out. `maths.py` and `docstrings.py` extend the
-generator.
+`pages.py` puts all pages into one folder: the pages of docs/, other pages of the repository that they link to, and
+generated pages (`api.py`, `settings.py`, `commands.py`, `results.py`). `scripts/build_docs.py` builds the site from
+them with Zensical, and `links.py` checks every link of the site. `maths.py` and `docstrings.py` extend the generator.
 """

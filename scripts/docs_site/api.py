@@ -24,7 +24,7 @@ def folders() -> list[str]:
 
 
 def public_names(folder: str = "") -> list[str]:
-    """What `__all__` of a folder of the package lists; without a folder, what the package itself lists."""
+    """Returns `__all__` of a folder of the package; without a folder, `__all__` of the package itself."""
     for node in parse(folder).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
             return ast.literal_eval(node.value)
@@ -42,21 +42,21 @@ def homes() -> dict[str, str]:
 
 
 def index() -> str:
-    """The page of the names that `import mcurl_torchrl` gives, and of the folders."""
+    """Returns the page with the names of `mcurl_torchrl` itself and with its folders."""
     lines = ["# The library", "", "From `mcurl_torchrl` itself:", ""]
     lines += ["| name | what it is |", "|---|---|"]
     lines += [
         f"| [`{name}`][mcurl_torchrl.{folder}.{name}] | {first_sentence(folder, name)} |"
         for name, folder in homes().items()
     ]
-    lines += ["", "All of it, in the order in which data passes through:", ""]
+    lines += ["", "All folders, in the order of the data flow:", ""]
     lines += ["| folder | what it holds |", "|---|---|"]
     lines += [f"| [`mcurl_torchrl.{folder}`]({folder}.md) | {summary(folder)} |" for folder in folders()]
     return "\n".join([*lines, ""])
 
 
 def first_sentence(folder: str, name: str) -> str:
-    """The first line of a name's docstring, in the module that its folder imports it from; with links as such."""
+    """Returns the first line of a name's docstring, with addresses as Markdown links."""
     module = next(
         node.module
         for node in parse(folder).body
@@ -73,6 +73,6 @@ def summary(folder: str) -> str:
 
 
 def folder_page(folder: str) -> str:
-    """The page of one folder: what it holds, and an entry for each name."""
+    """Returns the page of one folder: its summary, and an entry for each name."""
     entries = [f"::: mcurl_torchrl.{folder}.{name}" for name in public_names(folder)]
     return "\n\n".join([f"# `mcurl_torchrl.{folder}`", summary(folder), *entries, ""])

@@ -1,4 +1,4 @@
-"""The reference of the command lines: the scripts of recipes/, from what they say of themselves."""
+"""The reference of the command lines, from the docstrings and options of the scripts in recipes/."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from docs_site.settings import RECIPES, Key, sections, table
 from recipes.console import COMMANDS
 
-# The dataclass with the options of a script, where it takes few; the others take all settings of a recipe.
+# The dataclass with the options of each script that has only a few; the other scripts take all settings of a recipe.
 OPTIONS = {
     "evaluate": (RECIPES / "schema.py", "EvaluateConfig"),
     "play": (RECIPES / "schema.py", "PlayConfig"),
@@ -39,7 +39,7 @@ def page() -> str:
 
 
 def describe(file: Path) -> list[str]:
-    """What a script says of itself, and its options."""
+    """Returns the docstring of a script, and its options."""
     said = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     (command,) = (name for name, command in COMMANDS.items() if command.script == file.stem)
     lines = [f"The same as `mcurl {command}`.", "", as_markdown(said), ""]
@@ -56,7 +56,7 @@ def options(script: str) -> list[Key]:
 
 
 def as_markdown(docstring: str) -> str:
-    """A docstring in which indented commands become blocks."""
+    """Returns a docstring as Markdown, with indented commands as code blocks."""
     return re.sub(r"(?m)(?:^ {4}\S.*\n?)+", lambda block: f"```bash\n{dedent(block[0])}\n```\n", docstring)
 
 

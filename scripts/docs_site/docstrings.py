@@ -1,4 +1,4 @@
-"""Docstrings as Markdown: references of Sphinx become links, and arguments that share a line get one each."""
+"""Converts docstrings to Markdown: Sphinx roles become links, and arguments that share a line get their own lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROLE = re.compile(
     r":(?:class|func|meth|attr|mod|data|exc):`(?:(?P<title>[^`<]+?)\s*<)?(?P<short>~?)(?P<path>[\w.]+)>?`"
 )
 NAMES = r"\w+(?:, \w+)*(?: \([^)]*\))?"
-# A line such as "a, b (int), c (float): ...", with the lines below it that stand further in.
+# A line such as "a, b (int), c (float): ...", with the more indented lines below it.
 SHARED = re.compile(
     rf"^(?P<indent> *)(?P<names>{NAMES}(?:, {NAMES})*): (?P<text>.*\n?(?:(?P=indent) +\S.*\n?)*)", re.MULTILINE
 )
@@ -36,7 +36,7 @@ class Docstrings(Extension):
 
 
 def walk(obj: Object) -> Iterator[Object]:
-    """All that the package defines, at any depth; not what it imports."""
+    """Yields all objects that the package defines, at any depth, without imported ones."""
     yield obj
     for member in obj.members.values():
         if not isinstance(member, Alias):
@@ -44,7 +44,7 @@ def walk(obj: Object) -> Iterator[Object]:
 
 
 def link_roles(text: str, obj: Object, pkg: Module, shown: set[str]) -> str:
-    """Makes a link of each role whose object has an entry in the reference, and code of the others."""
+    """Replaces each role by a link if its object has an entry in the reference, and otherwise by code."""
 
     def link(role: re.Match[str]) -> str:
         path = role["path"]
@@ -66,7 +66,7 @@ def has_entry(path: str | None, shown: set[str]) -> bool:
 
 
 def find(path: str, obj: Object, pkg: Module) -> str | None:
-    """The whole path of what a role means: from the package's root, or from where it is written; None if nothing."""
+    """Returns the full path of the object of a role, relative to the package or to its place; None if not found."""
     if path.startswith(f"{pkg.path}."):
         return lookup(pkg, path.removeprefix(f"{pkg.path}."))
     if "." in path and not path[0].isupper():
@@ -84,7 +84,7 @@ def find(path: str, obj: Object, pkg: Module) -> str | None:
 
 
 def lookup(start: Object, path: str) -> str | None:
-    """The whole path of a member at any depth, an inherited one, too."""
+    """Returns the full path of a member at any depth, also of an inherited one."""
     place: Object | Alias = start
     for name in path.split("."):
         members = place.all_members
@@ -95,7 +95,7 @@ def lookup(start: Object, path: str) -> str | None:
 
 
 def canonical(obj: Object | Alias) -> str:
-    """Where an object is defined, whichever way it was imported."""
+    """Returns the path at which an object is defined."""
     try:
         return obj.canonical_path
     except AliasResolutionError as outside:

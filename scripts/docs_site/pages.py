@@ -11,12 +11,12 @@ from docs_site import api, commands, results, settings
 
 REPO = Path(__file__).resolve().parents[2]
 RESULTS = PurePosixPath("benchmarks/results")
-# Code is left as it is: what looks like a link there is none.
+# Code is not changed: text in code that looks like a link is not a link.
 CODE_OR_LINK = re.compile(
     r"^(?P<fence> *(?:```|~~~)).*?^(?P=fence)[^\n]*$|`[^`\n]+`|(?P<before>\]\()(?P<target>[^)\s]+)(?P<after>[^)\n]*\))",
     re.DOTALL | re.MULTILINE,
 )
-# Pages that no file of docs/ holds, by their place in the site.
+# Generated pages, by their path in the site.
 GENERATED: dict[str, Callable[[], str]] = {
     **{f"reference/{name}.md": page for name, page in api.pages().items()},
     "reference/settings.md": settings.page,
@@ -26,7 +26,7 @@ GENERATED: dict[str, Callable[[], str]] = {
 
 
 def assemble(folder: Path) -> None:
-    """Fills the folder with all pages and what they show; what has not changed stays untouched, for a server."""
+    """Writes all pages and their images into the folder; unchanged files are not written, so a server ignores them."""
     waiting = [path.relative_to(REPO).as_posix() for path in sorted((REPO / "docs").rglob("*")) if path.is_file()]
     waiting += results.files()
     made: dict[str, bytes] = {}
@@ -52,20 +52,20 @@ def assemble(folder: Path) -> None:
 
 
 def place(source: str) -> str:
-    """Where a file of the repository is in the site: docs/ is its root, and results have a folder."""
+    """Returns the path of a repository file in the site: docs/ is the root, and results have their own folder."""
     path = PurePosixPath(source)
     if path.is_relative_to("docs"):
         return str(path.relative_to("docs"))
     if path.is_relative_to(RESULTS):
         inside = PurePosixPath(results.page_with(source)).relative_to(RESULTS)
-        if inside.name == results.PAGE:
+        if inside.name == results.PAGE:  # the page of a folder of results
             inside = inside.with_name("index.md")
         return str(PurePosixPath("results") / inside)
     return str(PurePosixPath("repository") / path)
 
 
 def move_links(text: str, source: str) -> str:
-    """Rewrites the links of a page to where the files are in the site."""
+    """Rewrites the links of a page to the paths of the site."""
     here = PurePosixPath(place(source)).parent
 
     def moved(match: re.Match[str]) -> str:
@@ -87,9 +87,9 @@ def linked_files(text: str, source: str) -> list[str]:
 
 
 def file_of(target: str, source: str) -> str | None:
-    """The file that a link means, from the repository's root; None for addresses and links within a page.
+    """Returns the path of a link's file in the repository; None for web addresses and links within a page.
 
-    A page of docs/ may link to a generated page: that has its place in the site, and in docs/ only a name.
+    The file does not have to exist: a page of docs/ may link to a generated page, as if it were in docs/.
     """
     if not target or re.match(r"[a-z]+:", target):
         return None

@@ -1,7 +1,7 @@
 """The pages of results: one for each folder of benchmarks/results that has a README.md.
 
-Below what somebody wrote comes what the folder itself has: the report of a suite (report/report.md with its figures,
-which recipes/report.py writes), and the command, the commit and the settings of each run.
+A page shows the README.md, then the report of a suite (report/report.md with its figures, which recipes/report.py
+writes), and the command, the commit and the settings of each run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "benchmarks" / "results"
 PAGE = "README.md"
 REPORT = PurePosixPath("report/report.md")
-DECLARED = ("probe_table", "probe_table_first")  # folders that are no suite, and were declared like one
+DECLARED = ("probe_table", "probe_table_first")  # tables that were declared before they were run, like a suite
 SHOWN = {".png", ".svg", ".gif", ".csv"}
 FILES = ("config.yaml", "manifest.json", "result.json", "eval.csv")  # of a run; metrics.csv is long
 FIGURE = re.compile(r"!\[(?P<text>[^\]]*)\]\((?P<file>[^)]+)\.png\)")
@@ -96,11 +96,11 @@ def page() -> str:
     suites = [pair for pair in found if (pair[0].parent / REPORT).is_file() or pair[0].parent.name in DECLARED]
     others = [pair for pair in found if pair not in suites]
     lines = ["# Results", ""]
-    lines += ["Everything here is a folder of `benchmarks/results/` with its commands, settings and numbers.", ""]
+    lines += ["Each result is a folder of `benchmarks/results/` with its commands, settings and numbers.", ""]
     lines += ["## Suites and tables", ""]
     lines += ["[Declared](../suites.md#declaring-a-suite) before they were run. With fewer than three seeds there is"]
-    lines += ["no interval, and one method cannot be told from another.", ""]
+    lines += ["no interval, and methods cannot be compared.", ""]
     lines += [f"- [{title}]({page.parent.name}/index.md)" for page, title in suites]
-    lines += ["", "## Single runs", "", "One seed each: they show that something works, and compare nothing.", ""]
+    lines += ["", "## Single runs", "", "One seed each: these runs are examples, not comparisons of methods.", ""]
     lines += [f"- [{title}]({page.parent.name}/index.md)" for page, title in others]
     return "\n".join([*lines, ""])

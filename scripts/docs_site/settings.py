@@ -1,6 +1,6 @@
 """The reference of the settings: every key with its type, its default and the comment beside it.
 
-All of it is read from recipes/schema.py and recipes/conf/, so it cannot be out of date.
+It is generated from recipes/schema.py and recipes/conf/.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Key:
 
 
 def sections(file: Path = RECIPES / "schema.py") -> dict[str, tuple[str, list[Key]]]:
-    """The dataclasses of a file: what each is, and its keys."""
+    """Returns the dataclasses of a file, each with its docstring and its keys."""
     text = file.read_text(encoding="utf-8")
     return {
         node.name: (ast.get_docstring(node) or "", [key_of(field, text) for field in fields(node)])
@@ -50,7 +50,7 @@ def key_of(field: ast.AnnAssign, text: str) -> Key:
 
 
 def meaning_of(field: ast.AnnAssign, lines: list[str]) -> str:
-    """The comment behind a key, or, where its line is too long for one, the line above it."""
+    """Returns the comment after a key or, if there is none, the comment line above it."""
     above = lines[field.lineno - 2]
     return comment(lines[(field.end_lineno or field.lineno) - 1]) or (
         comment(above) if above.lstrip()[:1] == "#" else ""
@@ -62,7 +62,7 @@ def called(value: ast.expr | None) -> str:
 
 
 def plain(default: ast.expr | None, text: str) -> str:
-    """A default as a YAML would have it; empty for a section."""
+    """Returns a default as it would be written in YAML; empty for a section."""
     if default is None:
         return ""
     if called(default) == "field":
@@ -74,7 +74,7 @@ def plain(default: ast.expr | None, text: str) -> str:
 
 
 def comment(line: str) -> str:
-    """What stands behind the last # of a line of Python or YAML; the meaning of a key."""
+    """Returns the comment of a line of Python or YAML; empty if there is none."""
     found = re.search(r"(?:^|\s)#\s*(.+)$", line)
     return found[1].strip() if found else ""
 
@@ -130,7 +130,7 @@ def nested_table(name: str, keys: list[Key], classes: dict[str, tuple[str, list[
 def objectives() -> list[str]:
     """The auxiliary tasks: the keys of `objective.` are those of the chosen file."""
     lines = ["## `objective.`", "", "The keys of the auxiliary task are those of the chosen file: `objective=mcurl`, "]
-    lines += ["or `algo=mcurl`, which chooses it. A file that builds on another has its keys, too.", ""]
+    lines += ["or `algo=mcurl`, which chooses it. A file that inherits from another file has its keys, too.", ""]
     for file in sorted((CONF / "shared" / "objective").glob("*.yaml")):
         text = file.read_text(encoding="utf-8")
         lines += [f"### `objective={file.stem}`", "", first_comment(text), "", *class_of(text), *base_of(text)]
@@ -146,7 +146,7 @@ def class_of(text: str) -> list[str]:
 
 def base_of(text: str) -> list[str]:
     base = re.search(r"^defaults: \[(\w+)\]", text, re.MULTILINE)
-    return [f"All of `objective={base[1]}`, with:", ""] if base else []
+    return [f"All keys of `objective={base[1]}`, with these changes:", ""] if base else []
 
 
 def yaml_keys(text: str) -> list[Key]:
@@ -154,13 +154,13 @@ def yaml_keys(text: str) -> list[Key]:
     found = []
     for line in text.splitlines():
         match = re.match(r"(\w+): +(.+?)(?:\s+#.*)?$", line)
-        if match and match[1] not in ("defaults", "name", "task"):  # of which the page speaks in words
+        if match and match[1] not in ("defaults", "name", "task"):  # the text of the page describes these
             found.append(Key(match[1], "", match[2], comment(line)))
     return found
 
 
 def first_comment(text: str) -> str:
-    """What a YAML says of itself: the comment lines at its beginning, without Hydra's own."""
+    """Returns the comment lines at the beginning of a YAML file, without Hydra's @package line."""
     lines = []
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -172,7 +172,7 @@ def first_comment(text: str) -> str:
 
 def groups() -> list[str]:
     """The files behind `preset=`, `reference=`, `algo=` and `env=`, and what each sets."""
-    lines = ["## Groups", "", "One word chooses a file, which sets several keys.", ""]
+    lines = ["## Groups", "", "A choice of a group, such as `preset=cpu`, reads a file that sets several keys.", ""]
     for group in ("preset", "reference", "algo", "augmentation"):
         for file in sorted(CONF.glob(f"*/{group}/*.yaml")):
             text = file.read_text(encoding="utf-8")
@@ -199,6 +199,6 @@ python recipes/sac_mcurl.py env=walker-walk preset=cpu sac.gamma=0.98 objective.
 ```
 
 Defaults are the published settings. `env_steps` are simulator steps (agent steps times action repeat), `agent_steps`
-are decisions, `updates` are gradient updates. A key, a value or a name that does not exist is refused with those that
-are close; `--cfg job --resolve` prints what a command would run with.
+are decisions of the agent, `updates` are gradient updates. An unknown key or name is refused, and the message lists
+similar names; `--cfg job --resolve` prints all settings of a command.
 """

@@ -1,4 +1,4 @@
-"""Resets: when they come, what they draw anew, what stays, and what the optimizers remember."""
+"""Resets: when they happen, which weights are new, which are kept, and what happens to the optimizers' states."""
 
 from __future__ import annotations
 

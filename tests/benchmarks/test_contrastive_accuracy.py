@@ -1,4 +1,4 @@
-"""benchmarks/contrastive_accuracy.py measures what it says, and its figure is made of the numbers that are kept."""
+"""benchmarks/contrastive_accuracy.py measures the accuracy, and draws its figure from the saved numbers."""
 
 from __future__ import annotations
 

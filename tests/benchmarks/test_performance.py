@@ -1,4 +1,4 @@
-"""The tables in the pages are those that benchmarks/performance.py makes of the numbers that are kept."""
+"""The tables of the docs are equal to those that benchmarks/performance.py makes from the saved numbers."""
 
 from __future__ import annotations
 

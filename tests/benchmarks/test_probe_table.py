@@ -1,4 +1,4 @@
-"""benchmarks/probe_table.py runs what is missing, and its table is made of the rows that are there."""
+"""benchmarks/probe_table.py runs the missing cases, and makes its table from the existing rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TorchRL asks of every replay buffer, asked of each of ours. A new buffer is covered by a line in CASES."""
+"""TorchRL's requirements for replay buffers, tested on each of ours. A new buffer needs a line in CASES."""
 
 from __future__ import annotations
 

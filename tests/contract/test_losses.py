@@ -1,4 +1,4 @@
-"""What TorchRL asks of every loss, asked of each of ours. A new loss is covered by a line in CASES."""
+"""TorchRL's requirements for losses, tested on each of ours. A new loss needs a line in CASES."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TorchRL asks of every sampler, asked of each of ours. A new sampler is covered by a line in CASES."""
+"""TorchRL's requirements for samplers, tested on each of ours. A new sampler needs a line in CASES."""
 
 from __future__ import annotations
 

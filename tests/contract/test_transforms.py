@@ -1,4 +1,4 @@
-"""What TorchRL asks of every transform, asked of each of ours. A new transform is covered by a line in CASES."""
+"""TorchRL's requirements for transforms, tested on each of ours. A new transform needs a line in CASES."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plays environments that people use through make_pixel_env: it shows what they show, and does what it was asked to.
+"""Plays popular environments through make_pixel_env, and compares frames, rewards, actions and ends with the original.
 
     python tests/envs/real_envs.py NAME
 

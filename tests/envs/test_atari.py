@@ -1,4 +1,4 @@
-"""make_atari_env: what it shows, pays and ends is what the emulator's raw frames say."""
+"""make_atari_env: its observations, rewards and ends are compared with the emulator's raw frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""make_dmc_env: what it shows is what dm_control renders and pays."""
+"""make_dmc_env: its observations and rewards are those of dm_control."""
 
 from __future__ import annotations
 

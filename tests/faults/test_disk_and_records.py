@@ -79,7 +79,7 @@ def test_the_room_of_a_replay_is_taken_at_once(tmp_path: Path):
 def test_no_room_before_the_first_checkpoint(tmp_path: Path):
     with files_at_most(8_000), pytest.warns(UserWarning) as warned, pytest.raises(SystemExit) as ended:
         train(tmp_path / "run", *RUN)
-    assert str(ended.value) == "trained to the end, which could not be saved; nothing was saved yet"
+    assert str(ended.value) == "trained to the end, but the last checkpoint could not be saved; nothing was saved yet"
     said = [str(warning.message) for warning in warned]
     assert any("NO CHECKPOINT at agent step 0" in line and line.endswith("; there is none") for line in said)
 

@@ -1,4 +1,4 @@
-"""Environments that are not what they say, or not what can be trained on, are refused with a sentence."""
+"""Environments that differ from their declared spaces, or cannot be trained on, are refused with a message."""
 
 from __future__ import annotations
 

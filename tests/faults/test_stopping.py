@@ -1,4 +1,4 @@
-"""A run stops within a step wherever it is, has saved before it evaluates, and goes on as if nobody had stopped it."""
+"""A stopped run ends within a step, saves before it evaluates, and gives the same results when it is resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.recipes.running import results, train
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A run that nobody stopped."""
+    """A run that was not stopped."""
     return train(tmp_path_factory.mktemp("whole") / "run", *RUN)
 
 

@@ -1,4 +1,4 @@
-"""M-CURL learns from a video what its neighbours tell of a hidden frame, and only from them.
+"""M-CURL learns to reconstruct a hidden frame of a video from its neighbours, and only from them.
 
 An observation that was zeroed can be told apart from the batch's 127 others only by its neighbours in time. If their
 order says nothing, what is left is to guess among the hidden ones of the slice; if there is no Transformer, nothing.

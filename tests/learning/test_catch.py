@@ -1,4 +1,4 @@
-"""The Rainbow recipe with M-CURL learns to catch a ball, and does not once a part of it is broken.
+"""The Rainbow recipe with M-CURL learns to catch a ball, and does not learn if a part of it is broken.
 
 Returns are of 100 episodes without noise: 1 is a catch every time, about -0.6 is what a new network gets. Frozen sigmas
 do not stop it here, because the other weights outgrow the noise; test_noise.py has a task where they cannot.

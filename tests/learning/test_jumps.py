@@ -1,4 +1,4 @@
-"""Tasks that see actions learn from a video in which actions alone tell what comes, and only from the true actions."""
+"""Tasks with actions learn from a video whose next frame depends on the action, and only from the true actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noisy layers learn how much noise they bear: none, where it only hurts.
+"""Noisy layers learn the scale of their noise: it becomes 0 if noise only increases the loss.
 
 A linear task: noise cannot be outgrown by larger weights, only by smaller sigmas.
 """

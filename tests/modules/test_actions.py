@@ -1,4 +1,4 @@
-"""ActionContext at padding: what stands there is read by nobody, and each slice is worth what it is alone."""
+"""ActionContext at padding: values in the padding have no effect, and a padded slice gives the same output as alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CategoricalDQNLoss: the projection, what bootstraps, whose noise is whose, and updates against plain PyTorch.
+"""CategoricalDQNLoss: the projection, bootstrapping, the noise of each network, and updates against plain PyTorch.
 
 What it shares with ExpectedDQNLoss is tested here for both; ``make_loss`` is one, then the other.
 """

@@ -78,7 +78,7 @@ def test_padding_is_no_negative_in_the_batch() -> None:
 
 
 class Sum(nn.Module):
-    """A context network of somebody's own, which knows no mask: each position sees the whole slice."""
+    """A user's context network without a mask: each position sees the whole slice."""
 
     feature_dim = 8
 

@@ -1,4 +1,4 @@
-"""The command `mcurl`: it has every script, answers help and wrong words without torch, and completes in a shell."""
+"""The command `mcurl`: it has every script, prints help and errors without torch, and completes in a shell."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_script_has_a_command() -> None:
         ("--version", "mcurl_torchrl 0."),
         ("train --help", "mcurl train ppo"),
         ("train sac --help", "random_agent_steps"),
-        ("runs -h", "the last written first"),
+        ("runs -h", "The last written run comes first"),
         ("play --help", "num_envs"),
     ],
 )
@@ -61,7 +61,7 @@ def test_help_needs_no_torch(tmp_path: Path, arguments: str, said: str) -> None:
     ("arguments", "said"),
     [
         ("trian sac", "mcurl: there is no command 'trian'; did you mean train"),
-        ("train", "mcurl: train what? choose one of sac, rainbow, ppo"),
+        ("train", "mcurl: train needs an agent: choose one of sac, rainbow, ppo"),
         ("train rainbwo", "mcurl: train rainbwo: did you mean rainbow?"),
         ("train sac seeed=3", "mcurl train sac: there is no setting 'seeed'; did you mean seed"),
         ("suite suite=smok", "mcurl suite: suite=smok: did you mean smoke"),
@@ -69,7 +69,7 @@ def test_help_needs_no_torch(tmp_path: Path, arguments: str, said: str) -> None:
         ("runs limit=3", "mcurl runs: limit=3: there is no such option"),
         ("compare one", "mcurl compare: give two run directories; got 1: one"),
         ("compare one other", "mcurl compare: one: there is no such folder"),
-        ("play roadruner", "no trained policy of that name; there is: cartpole-swingup, roadrunner."),
+        ("play roadruner", "no trained policy of that name; choose cartpole-swingup or roadrunner."),
         ("play cheetah-run", "roadrunner. To train one: mcurl train sac env=cheetah-run preset=cpu"),
         ("play roadrunner episods=2", "there is no setting 'episods'; did you mean episodes"),
     ],
@@ -127,13 +127,13 @@ def test_a_stopped_run_says_how_to_go_on_in_the_words_that_started_it(
     import torch
 
     from mcurl_torchrl.training import Checkpoints, RunDirectory
-    from recipes.resuming import how_to_go_on
+    from recipes.resuming import how_to_resume
 
     directory = RunDirectory(tmp_path)
     Checkpoints(directory.checkpoints).save(5, components={"policy": torch.nn.Linear(1, 1)})
-    assert f"sys.orig {sys.orig_argv[0]}".split()[1] in how_to_go_on(directory)
+    assert f"sys.orig {sys.orig_argv[0]}".split()[1] in how_to_resume(directory)
     monkeypatch.setattr(console, "words", ["mcurl", "train", "sac"])
-    assert how_to_go_on(directory).endswith(f"\n  mcurl train sac resume={tmp_path}")
+    assert how_to_resume(directory).endswith(f"\n  mcurl train sac resume={tmp_path}")
 
 
 def test_a_refused_play_leaves_the_current_folder_alone(tmp_path: Path) -> None:

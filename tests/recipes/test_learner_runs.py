@@ -1,4 +1,4 @@
-"""Whole runs that sample ahead, round and compile: the same each time, and the same when they were stopped."""
+"""Whole runs with sample_ahead, bfloat16 and compile: two runs are equal, and a resumed run is equal to them."""
 
 from __future__ import annotations
 

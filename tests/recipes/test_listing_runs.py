@@ -85,13 +85,13 @@ def test_compare_says_settings_code_and_curves(tmp_path: Path, capsys: pytest.Ca
     start = said.index("settings that differ (A | B):")
     assert said[start + 1 : start + 5] == [
         "  rainbow.n_step: 20 | 3",
-        "  seed: 1 | 2  (no effect but by chance)",
-        "  threads: None | 1  (no effect but by chance)",
+        "  seed: 1 | 2  (does not change the method)",
+        "  threads: None | 1  (does not change the method)",
         "code: aaaaaaaaa | bbbbbbbbb",
     ]
     assert said[-3].split() == ["100,000", "100.0", "200.0", "+100.0"]
-    assert said[-2] == "over 6 evaluations, B is +50.0 from A on average"  # 0, 20, ... 100 below 0, 40, ... 200
-    assert said[-1] == "a return of 100.0, which both reached: A at 100,000 env steps, B at 60,000"
+    assert said[-2] == "mean of B - A over 6 evaluations: +50.0"  # 0, 20, ... 100 below 0, 40, ... 200
+    assert said[-1] == "first return of at least 100.0: A at 100,000 env steps, B at 60,000"
 
 
 def test_compare_says_which_settings_one_of_them_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,6 +110,6 @@ def test_compare_of_the_same_and_of_other_tasks(tmp_path: Path, capsys: pytest.C
     compare.main([str(tmp_path / "a")] * 2)
     assert "all settings are the same\ncode: commit aaaaaaaaa in both" in capsys.readouterr().out
     compare.main([str(tmp_path / "a"), str(tmp_path / "b")])
-    assert capsys.readouterr().out.endswith("returns of Pong and Breakout are not of one scale\n")
+    assert capsys.readouterr().out.endswith("Pong and Breakout cannot be compared: they are different tasks\n")
     with pytest.raises(BadCommand, match=r"holds 2 runs, such as .*; name one of them"):
         compare.main([str(tmp_path), str(tmp_path / "a")])

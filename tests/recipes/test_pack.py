@@ -1,4 +1,4 @@
-"""Policies to hand on: what `evaluate.py pack=FOLDER` writes, how it is played, and those that are in the package."""
+"""Packed policies: the files that `evaluate.py pack=FOLDER` writes, playing them, and the policies of the package."""
 
 from __future__ import annotations
 

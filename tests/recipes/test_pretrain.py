@@ -227,7 +227,7 @@ def test_encoders_that_do_not_fit(recipe: str, overrides: list[str], answers: li
 @pytest.mark.parametrize(
     ("overrides", "answer"),
     [
-        (["objective=none"], "nothing to learn without rewards"),
+        (["objective=none"], "pretraining needs an objective"),
         (["data.source=replay"], "needs data.path"),
         (["data.source=vd4rl"], "needs data.dataset"),
         (["updates=0"], "updates=0"),

@@ -1,4 +1,4 @@
-"""Runs that two ranks train: one directory, resumed bit for bit, stopped together, ended with a sentence."""
+"""Runs with two ranks: one directory, resumed bit for bit, stopped together, ended with an error message."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def recipe(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def whole(recipe: str, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A run of two ranks that nobody stopped."""
+    """A run with two ranks that was not stopped."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     assert train_on_ranks(recipe, folder) == [0, 0]
     return RunDirectory(folder)
@@ -88,7 +88,7 @@ class TestFaults:
         said, code = train_on_ranks(recipe, folder, second=("step", 37))
         assert code == -signal.SIGKILL
         assert said.startswith("RankLost: another rank ended, or did not answer in time (")
-        assert "to go on from the checkpoint of agent step 30:" in said
+        assert "to resume from the checkpoint of agent step 30:" in said
         assert_same_run(resume_on_ranks(recipe, folder), whole)
 
     @pytest.mark.slow
@@ -120,7 +120,7 @@ class TestFaults:
 @pytest.mark.parametrize("recipe", ["sac_mcurl"], indirect=True, scope="module")
 def test_an_environment_that_fails_ends_all_ranks_and_the_step_before_is_saved(recipe: str, tmp_path: Path) -> None:
     first, second = train_on_ranks(recipe, tmp_path / "run", first=work.break_environment)
-    assert "the joint is loose" in first and "to go on from the checkpoint of agent step 24:" in first
+    assert "the joint is loose" in first and "to resume from the checkpoint of agent step 24:" in first
     assert "EnvironmentFailed" in second and "(rank 1 of 2)" in second
     assert last_step(tmp_path / "run") == 24
 
@@ -151,7 +151,7 @@ def test_torchrun_trains_stops_and_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     stopped = run_of_torchrun(folder, PRESS="SIGTERM")
     assert stopped.returncode != 0
-    assert "stopped by SIGTERM at agent step 15; to go on from the checkpoint of agent step 15:" in stopped.stderr
+    assert "stopped by SIGTERM at agent step 15; to resume from the checkpoint of agent step 15:" in stopped.stderr
     assert f"torchrun --nproc-per-node=2 {RECIPES / 'sac_mcurl.py'} resume={folder}" in stopped.stderr
     assert "Traceback" not in stopped.stderr.partition("stopped by")[0]
     again = torchrun("sac_mcurl.py", f"resume={folder}", PRESS="SIGURG")  # which does nothing
@@ -172,7 +172,7 @@ def test_what_torchrun_cannot_start(tmp_path: Path) -> None:
     swept = torchrun("sac_mcurl.py", "-m", "seed=1,2", *SETTINGS["sac_mcurl"], f"hydra.sweep.dir={tmp_path}")
     assert swept.returncode != 0 and swept.stderr.count("sac_mcurl.py: torchrun starts the ranks of one run") == 1
     other = torchrun("ppo_mcurl.py", "env=gym", "env.id=tests.learning.catch:Catch-v0", "preset=smoke")
-    assert other.returncode != 0 and other.stderr.count("ppo_mcurl.py: it learns in one process; torchrun is for") == 1
+    assert other.returncode != 0 and other.stderr.count("ppo_mcurl.py: this script learns in one process; ") == 1
     wrong = torchrun("sac_mcurl.py", "sac.batchsize=3")
     assert wrong.returncode != 0 and wrong.stderr.count("there is no setting 'sac.batchsize'") == 1
     helped = torchrun("sac_mcurl.py", "--help")

@@ -308,7 +308,7 @@ def test_one_seed_twice(tmp_path: Path):
     write_run(tmp_path / "runs/a/mcurl-seed2", "env=Pong", "preset=cpu", seed=2, final=10.0)
     made = make(tmp_path / "out", tmp_path / "runs")
     assert made.number(kind="task", quantity="final return")[0] == 15  # the one that was started first, and seed 2
-    assert f"left out: seed 1 is there twice; `{again.path}` counts" in made.markdown
+    assert f"left out: seed 1 has two runs; `{again.path}` counts" in made.markdown
 
 
 def test_unfinished_runs_are_listed_and_not_averaged(tmp_path: Path):
@@ -342,7 +342,7 @@ def test_a_run_that_is_to_go_on_for_longer_is_not_finished(tmp_path: Path):
     run = write_run(tmp_path / "runs/a", "env=Pong", "preset=cpu")
     run.config.write_text(run.config.read_text().replace("total_env_steps: 100000", "total_env_steps: 200000"))
     found, grouping = grouped(tmp_path)
-    assert "is to go on for longer" in found.runs[0].remarks[0] and grouping.groups[0].runs == []
+    assert "is now trained for longer" in found.runs[0].remarks[0] and grouping.groups[0].runs == []
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def keep(file: Path, share: float) -> None:
         (lambda run: run.config.unlink(), "it has no config.yaml"),
         (lambda run: run.config.write_text("a: [1"), "expected ',' or ']'"),
         (lambda run: run.config.write_text("- 1"), "it has no settings"),
-        (lambda run: run.config.write_text("seed: 1\nalgo_name: ppo"), "does not say total_env_steps, env.backend"),
+        (lambda run: run.config.write_text("seed: 1\nalgo_name: ppo"), "has no total_env_steps, env.backend"),
         (lambda run: run.config.write_text(run.config.read_text().replace("seed: 3", "seed: x")), "has seed='x'"),
         (lambda run: run.manifest.write_text("{"), "manifest.json is damaged"),
         (lambda run: change(run.manifest, git="main"), "it is damaged"),
@@ -451,7 +451,7 @@ def test_what_is_other_than_the_suite_declares_is_marked(suite: Path, tmp_path: 
         "rainbow-seed1": ("commit ccccccc, not the declared aaaaaaa",),
         "rainbow-seed2": (),
         "rainbow-seed3": (),
-        "rainbow-seed4": ("not what its folder's name says: it is rainbow of rainbow_mcurl, seed 1",),
+        "rainbow-seed4": ("it does not match its folder's name: it is rainbow of rainbow_mcurl, seed 1",),
     }
     made = make(tmp_path / "out", tmp_path / "runs")
     assert "commit bbbbbbb, not the declared aaaaaaa" in made.markdown

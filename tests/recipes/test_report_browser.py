@@ -1,4 +1,4 @@
-"""A report in a real browser: on a desktop and on a phone, by day and by night, without a network."""
+"""A report in a real browser: on a desktop and on a phone, in light and dark mode, without a network."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def recipe(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def whole(recipe: str, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A run that nobody stopped."""
+    """A run that was not stopped."""
     torch.set_num_threads(1)
     return train(tmp_path_factory.mktemp("whole") / "run", *SETTINGS[recipe], recipe=recipe)
 

@@ -181,7 +181,7 @@ def test_an_environment_that_fails_in_an_episode(fault, tmp_path: Path):
     fault(breaks)
     message = refusal(tmp_path / "run", *FAULTY)
     assert "failed in episode 1 at step 7: OSError: the cable is loose" in message
-    assert "to go on from the checkpoint of agent step 26" in message and "resume=" in message
+    assert "to resume from the checkpoint of agent step 26" in message and "resume=" in message
     assert steps_of(tmp_path / "run")[-1] == 26
     fault(lambda env, reward: reward)
     # Its 6 rows of the broken episode stay, and a new one begins.
@@ -286,7 +286,7 @@ def test_no_room_for_anything_large(run: RunDirectory):
     assert any("NO CHECKPOINT at agent step 50" in line and "the file needs" in line for line in said)
     assert any("no curve.png at agent step 60" in line for line in said)
     assert any("no video" in line and "env_steps_60.mp4" in line for line in said)
-    assert "could not be saved; to go on from the checkpoint of agent step 40" in str(ended.value)
+    assert "could not be saved; to resume from the checkpoint of agent step 40" in str(ended.value)
     assert steps_of(run) == before  # the ones from before are there, and whole
     assert [row["step"] for row in tables.read(run.eval.path)][-2:] == [60, 80]
     run.videos.unlink()
@@ -495,7 +495,7 @@ def test_ctrl_c(trains: bool, at: int, saved: int, fault, tmp_path: Path, capsys
         train(tmp_path / "run", *FAULTY)
     assert ended.value.code == 130
     said = capsys.readouterr().err
-    assert f"stopped by SIGINT at agent step {saved}; to go on from the checkpoint of agent step {saved}" in said
+    assert f"stopped by SIGINT at agent step {saved}; to resume from the checkpoint of agent step {saved}" in said
     assert steps_of(tmp_path / "run")[-1] == saved
     fault(lambda env, reward: reward)
     assert json.loads(resumed(tmp_path / "run").result.read_text())["finished"]
@@ -513,7 +513,7 @@ def test_ctrl_c_twice_stops_at_once(fault, tmp_path: Path, capsys: pytest.Captur
         train(tmp_path / "run", *FAULTY)
     assert ended.value.code == 130
     said = capsys.readouterr().err
-    assert "interrupted in the middle of a step; to go on from the checkpoint of agent step 20" in said
+    assert "interrupted in the middle of a step; to resume from the checkpoint of agent step 20" in said
     assert steps_of(tmp_path / "run")[-1] == 20
     fault(lambda env, reward: reward)
     assert json.loads(resumed(tmp_path / "run").result.read_text())["finished"]

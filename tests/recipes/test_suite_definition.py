@@ -101,7 +101,7 @@ def test_where_it_goes(tmp_path: Path):
     ("old", "new", "answers"),
     [
         (SMALL, "", ["the suite is empty"]),
-        (SMALL, "[1, 2]", ["no suite", "a list of experiments"]),
+        (SMALL, "[1, 2]", ["not a suite", "a list of experiments"]),
         (SMALL, "experiments: []", ["the suite is empty"]),
         ("experiments", "experiment", ["'experiment'", "did you mean experiments"]),
         ("seeds", "sedes", ["experiments[0]", "'sedes'", "did you mean seeds"]),
@@ -129,7 +129,7 @@ def test_where_it_goes(tmp_path: Path):
         (
             SMALL,
             SMALL + SMALL.replace("experiments:\n", ""),
-            ["experiments[1] has sac_mcurl/cartpole-swingup/mcurl-seed1"],
+            ["experiments[1] repeats sac_mcurl/cartpole-swingup/mcurl-seed1"],
         ),
     ],
 )

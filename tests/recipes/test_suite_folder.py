@@ -20,7 +20,7 @@ from recipes.suites.definition import PlannedRun, read_suite
 from recipes.suites.folder import note_start
 from recipes.suites.provenance import declare, marks
 from recipes.suites.state import clear_unsaved, look, progress_of
-from recipes.suites.workers import Job, last_words
+from recipes.suites.workers import Job, last_message
 from tests.recipes.running import SMALL, train
 
 TINY = ["threads=1", "total_env_steps=40", "sac.random_agent_steps=10", "evaluation.video=false", "replay.capacity=200"]
@@ -206,17 +206,18 @@ def test_lines_where_there_is_no_terminal(run: RunDirectory):
     [
         ("agent step 3\nValueError: x=0; no\n(the traceback is in a)\nnothing was saved yet\n", "ValueError: x=0; no"),
         ("sac_mcurl.py: the run differs:\n  a: 1 -> 2\nuse b\n", "sac_mcurl.py: the run differs:\n  a: 1 -> 2\nuse b"),
-        ("EnvironmentFailed: it\n(the traceback is in a)\nto go on from 3:\n  python\n", "EnvironmentFailed: it"),
+        ("EnvironmentFailed: it\n(the traceback is in a)\nto resume from 3:\n  python\n", "EnvironmentFailed: it"),
         (
-            "Warning: a\ntrained to the end, which could not be saved; to go on from the checkpoint of agent step 3:\n",
-            "trained to the end, which could not be saved",
+            "Warning: a\ntrained to the end, but the last checkpoint could not be saved; to resume from the "
+            "checkpoint of agent step 3:\n",
+            "trained to the end, but the last checkpoint could not be saved",
         ),
         ("agent step 3\nagent step 4\n", "agent step 4"),
         ("", ""),
     ],
 )
 def test_the_reason_of_a_failure_is_what_was_said_last(said: str, expected: str):
-    assert last_words(said) == expected
+    assert last_message(said) == expected
 
 
 # -- suite.yaml --------------------------------------------------------------------------------------------------------
@@ -257,13 +258,13 @@ def test_two_suites_in_one_folder(tmp_path: Path):
 def test_a_damaged_suite_yaml(tmp_path: Path):
     note_start(write(tmp_path))
     (tmp_path / "runs" / "suite.yaml").write_text("name: small\n")
-    with pytest.raises(BadCommand, match="suite.yaml is damaged.*remove it"):
+    with pytest.raises(BadCommand, match="suite.yaml is damaged.*Remove it"):
         note_start(write(tmp_path))
 
 
 def test_one_suite_at_a_time(tmp_path: Path):
     write(tmp_path)
-    with RunDirectory(tmp_path / "runs").lock(), pytest.raises(BadCommand, match=r"another suite\.py is at work"):
+    with RunDirectory(tmp_path / "runs").lock(), pytest.raises(BadCommand, match=r"another suite\.py is running"):
         script.main([f"suite={tmp_path}/small.yaml", f"suite.dir={tmp_path}/runs"])
 
 
@@ -337,7 +338,7 @@ def test_runs_of_other_code_are_marked(repository: Path):
     expected = f"of commit {other_code[:7]}, not of the declared {first[:7]}; 1 files differ: mcurl_torchrl/code.py"
     assert marks(manifest(other_code), declared) == [expected]
     assert marks(manifest(first, resumed=(same_code, other_code, other_code)), declared) == [expected]
-    assert marks(manifest(first, dirty=True), declared) == ["with changes that are in no commit"]
+    assert marks(manifest(first, dirty=True), declared) == ["with uncommitted changes"]
     assert marks(manifest("f" * 40), declared) == [f"of commit fffffff, not of the declared {first[:7]}"]
     assert marks(manifest(None), declared) == [f"of commit unknown, not of the declared {first[:7]}"]
 
@@ -357,7 +358,7 @@ def test_declaring_writes_commit_and_time(repository: Path):
     assert target.read_text().startswith(YAML)
     suite = read_suite(target, {})
     assert suite.declared["commit"] == head and suite.declared["time"].startswith("20")
-    with pytest.raises(BadCommand, match="was declared at .* made once"):
+    with pytest.raises(BadCommand, match="was already declared at "):
         declare(suite)
     commit(repository)
     with pytest.raises(BadCommand, match=r"small\.yaml is there already"):
@@ -375,7 +376,7 @@ def test_declaring_a_file_of_ones_own(repository: Path):
 @pytest.mark.parametrize("name", ["mcurl_torchrl/code.py", "mcurl_torchrl/new.py"])
 def test_nothing_is_declared_with_changes_that_are_in_no_commit(repository: Path, name: str):
     (repository / name).write_text("new")
-    with pytest.raises(BadCommand, match=f"commit these first, or take them back: {name}"):
+    with pytest.raises(BadCommand, match=f"commit or revert these changes first: {name}"):
         declare(read_suite(repository / "recipes" / "conf" / "suite" / "small.yaml", {}))
     assert not (repository / "benchmarks").exists()
 

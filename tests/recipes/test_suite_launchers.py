@@ -53,7 +53,7 @@ def test_a_launcher_that_cannot_be_used(arguments: list[str], answer: str):
 
 def test_a_launcher_that_is_not_installed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(launchers.INSTALL, "abacus", "pip install -e '.[cluster]'")
-    answer = r"hydra/launcher=abacus is not installed; pip install -e '.\[cluster\]' brings it"
+    answer = r"hydra/launcher=abacus is not installed; to install it: pip install -e '.\[cluster\]'"
     with pytest.raises(command_line.BadCommand, match=answer):
         prepared("-m", "hydra/launcher=abacus")
 
@@ -93,7 +93,7 @@ def test_an_engine_that_is_not_installed(name: str, module: str, tmp_path: Path,
         if loaded.partition(".")[0] == module:
             monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, module, None)
-    answer = rf"launcher={name} is not installed \(.*{module}.*\); pip install -e '.\[cluster\]' brings it"
+    answer = rf"launcher={name} is not installed \(.*{module}.*\); to install it: pip install -e '.\[cluster\]'"
     with pytest.raises(command_line.BadCommand, match=answer):
         make_launcher(name, jobs=1, folder=tmp_path, options={})
 
@@ -157,10 +157,10 @@ def sweep(folder: Path, *arguments: str) -> str:
 def test_a_failing_job_does_not_end_a_sweep(tmp_path: Path):
     said = sweep(tmp_path)
     assert said.count("ValueError: crop_size=90; it must be between 1 and") == 2  # when it failed, and at the end
-    assert "the sweep is over; not all of its jobs were finished. The first that failed:\nValueError" in said
+    assert "the sweep has ended, but not all jobs are finished. The first failed job:\nValueError" in said
 
 
 @pytest.mark.slow
 def test_jobs_in_processes_of_joblib(tmp_path: Path):
     said = sweep(tmp_path, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
-    assert "the sweep is over; not all of its jobs were finished. The first that failed:\nValueError" in said
+    assert "the sweep has ended, but not all jobs are finished. The first failed job:\nValueError" in said

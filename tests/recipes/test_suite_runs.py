@@ -185,7 +185,7 @@ def test_ctrl_c_saves_all_and_the_same_command_goes_on(tmp_path: Path, capsys: p
     with meanwhile(press):
         assert script.main(command) == 130
     said = capsys.readouterr().out
-    assert "stopped   sac_mcurl/gym/rad-seed1\n" in said and "the same command goes on" in said
+    assert "stopped   sac_mcurl/gym/rad-seed1\n" in said and "the same command continues the suite" in said
     assert not finished(run)
     log = run.path.with_name("rad-seed1.log").read_text()
     (stopped_at,) = re.findall(r"stopped by SIGINT at agent step (\d+)", log)
@@ -250,7 +250,7 @@ def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture):
     with files_at_most(12_000):  # room for tables, for no checkpoint
         script.main(command)
     said = capsys.readouterr().out
-    assert "trained to the end, which could not be saved" in said
+    assert "trained to the end, but the last checkpoint could not be saved" in said
     assert finished(run)  # its evaluations are there
 
 

@@ -75,7 +75,7 @@ def test_without_workers_it_stops_with_a_checkpoint_and_goes_on_later(
 
     with monkeypatch.context() as patch, pytest.warns(WorkerLost):
         patch.setattr(WorkerSource, "collect", collect_and_kill)
-        with pytest.raises(SystemExit, match="EnvironmentFailed: no worker is left of 2.*\n.*\nto go on from the"):
+        with pytest.raises(SystemExit, match="EnvironmentFailed: no worker is left of 2.*\n.*\nto resume from the"):
             train(tmp_path / "run", *settings)
     assert Checkpoints(tmp_path / "run" / "checkpoints").latest().step >= 30
     resumed = train(tmp_path / "run", *settings, f"resume='{tmp_path / 'run'}'")
@@ -99,7 +99,7 @@ def test_ppo_takes_its_rollouts_in_workers(monkeypatch: pytest.MonkeyPatch, tmp_
     goes_on = ~before["next", "done"][:, -1, 0]
     assert torch.equal(before["next", "pixels"][:, -1][goes_on], after["pixels"][:, 0][goes_on])
     assert states_of(directory.path)["streams"]["taken"] == 3
-    with pytest.raises((SystemExit, Exception), match="collector.num_workers=3 share ppo.num_envs=4"):
+    with pytest.raises((SystemExit, Exception), match="collector.num_workers=3 must divide ppo.num_envs=4"):
         train(tmp_path / "other", *settings, "collector.num_workers=3", recipe="ppo_mcurl")
 
 

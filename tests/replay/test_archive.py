@@ -447,7 +447,7 @@ class TestFaults:
         self.refuses(saved, ValueError, f"{file.name} is damaged: the checksum of its content is not the saved one")
 
     def rewrite_state(self, saved: Path, change) -> None:
-        """Changes the saved state and signs it anew, as somebody who means it would."""
+        """Changes the saved state and updates its checksum."""
         file = next(saved.glob("state-*"))
         tensors = load_file(file)
         change(tensors)

@@ -1,4 +1,4 @@
-"""FrameReplayBuffer under TorchRL's collectors: what it hands out is what the policy saw."""
+"""FrameReplayBuffer with TorchRL's collectors: its samples are the observations that the policy saw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the buffer says about data that does not fit, and what it refuses before anything is lost."""
+"""Warnings and errors of the buffer about data that does not fit; a refused write changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EpisodeSliceSampler on other people's buffers: any keys, any layout, TorchRL's conventions."""
+"""EpisodeSliceSampler on TorchRL's own buffers: any keys, any layout, TorchRL's conventions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the frame replay uses of TorchRL without a public name: all of it in one module, and all of it still there."""
+"""The private names of TorchRL that the frame replay uses: all are used in one module, and all still exist."""
 
 from __future__ import annotations
 

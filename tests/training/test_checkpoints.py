@@ -1,4 +1,4 @@
-"""Checkpoints are exact, whole or not at all, and never run what is in a file."""
+"""Checkpoints are exact and complete, and loading them never executes code from a file."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_what_can_be_read_and_what_cannot():
 
 
 def test_the_score_is_of_episodes_that_were_not_seen():
-    """A latent that says which episode it is, and nothing of the state within: learned by heart, and worth nothing."""
+    """An encoder whose latent depends only on the episode, not on the state: it must get a bad score."""
     which = torch.nn.functional.one_hot(EPISODES).float()
     states = torch.randn(8, 1)[EPISODES] + 0.1 * torch.randn(200, 1)
     assert linear_probe(which, states, EPISODES).r2 < 0

@@ -1,4 +1,4 @@
-"""A run directory explains itself, is cut back on resume, and belongs to one process at a time."""
+"""A run directory has a manifest, is cut back to its checkpoint on resume, and belongs to one process at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals become a flag, twice Ctrl-C does not wait, and everything is as before afterwards."""
+"""Signals set a flag, a second Ctrl-C interrupts at once, and the signal handlers are restored afterwards."""
 
 from __future__ import annotations
 
