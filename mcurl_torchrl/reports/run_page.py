@@ -99,7 +99,7 @@ def _summary(folder: Path, result: dict[str, Any], manifest: dict[str, Any]) -> 
     if "best_return" in result:
         rows.append(["best evaluation", f"{result['best_return']:,.1f} at {result['best_env_steps']:,}"])
     git = manifest.get("git") or {}
-    changed = ", with changes that are in no commit" if git.get("dirty") else ""
+    changed = ", with uncommitted changes" if git.get("dirty") else ""
     rows += [["command", f"`{manifest['command']}`"]] if "command" in manifest else []
     rows += [["commit", f"`{git['commit'][:12]}`{changed}"]] if git.get("commit") else []
     for name in ("device", "time"):
