@@ -106,8 +106,9 @@ def check_numbers(settings: Mapping[Any, Any], prefix: str = "") -> None:
             if key not in FREE and (key != "objective" or is_known(value)):
                 check_numbers(value, f"{key}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            hides_nothing = key == "objective.mask_ratio" and settings.get("name") == "mlr"  # MLR learns without a mask, too
-            check_number(key, value, zero=key in MAY_BE_ZERO or hides_nothing)
+            # MLR learns without a mask, too; M-CURL does not.
+            maskless = key == "objective.mask_ratio" and settings.get("name") == "mlr"
+            check_number(key, value, zero=key in MAY_BE_ZERO or maskless)
 
 
 def is_known(objective: Mapping[Any, Any]) -> bool:

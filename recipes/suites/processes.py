@@ -47,10 +47,20 @@ def start_process(command: list[str], log: Path, nice: int) -> subprocess.Popen:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
-    # Its threads and child processes inherit the priority.
-    with contextlib.suppress(ProcessLookupError):
-        os.setpriority(os.PRIO_PROCESS, process.pid, max(os.getpriority(os.PRIO_PROCESS, 0), nice))
+    lower_priority(process.pid, max(os.getpriority(os.PRIO_PROCESS, 0), nice))
     return process
+
+
+def lower_priority(pid: int, nice: int) -> None:
+    """Sets the nice value of a process that leads a session, and of its session; threads and children inherit both.
+
+    Linux shares the processor between sessions first (man 7 sched, autogroup): without the second value the runs
+    would get as much of it as the user's other sessions.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.setpriority(os.PRIO_PROCESS, pid, nice)
+    with contextlib.suppress(OSError):  # another system, or the process has ended
+        Path(f"/proc/{pid}/autogroup").write_text(str(nice))
 
 
 def run_to_its_end(command: list[str], log: Path, nice: int) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.requeueing import requeue
-from recipes.suites.processes import LOST, FoundByItsLock, NotStarted, Process, append, first_line
+from recipes.suites.processes import LOST, FoundByItsLock, NotStarted, Process, append, first_line, lower_priority
 
 A_DAY = 24 * 60  # minutes, the default time limit of a job
 LOOK_INTO_QUEUE_SECONDS = 30.0
@@ -29,7 +29,7 @@ class RecipeJob:
         if os.environ["SUBMITIT_EXECUTOR"] == "local":
             os.setsid()  # as in start_process
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-        os.nice(self._nice)
+        lower_priority(os.getpid(), max(os.getpriority(os.PRIO_PROCESS, 0), self._nice))
         with open(self._log, "ab") as output:
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)
