@@ -97,7 +97,7 @@ def test_help_needs_no_torch(tmp_path: Path, script: str, argument: str) -> None
         ("sac_mcurl", "precision=half", "precision='half'; choose one of ['float32', 'bfloat16']"),
         ("sac_mcurl", "objective.reduction=max", "objective.reduction='max'; choose one of ['mean', 'sum', 'none']"),
         ("sac_mcurl", "resume=auto", "resume=auto needs the directory of the run: add hydra.run.dir=DIR"),
-        ("sac_mcurl", "-m resume=auto seed=1,2", "directory that you name: add hydra.sweep.dir=DIR"),
+        ("sac_mcurl", "-m resume=auto seed=1,2", "the directory of the run: add hydra.sweep.dir=DIR"),
         ("sac_mcurl", "replay.capacity=0", "replay.capacity=0; it must be at least 1"),
         ("evaluate", "episodes=3", "evaluate.py: run=RUN_DIR is needed"),
         ("probe", "", "probe.py: encoders=FILE is needed"),

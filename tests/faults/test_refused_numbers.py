@@ -11,6 +11,7 @@ from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage
 
 from mcurl_torchrl import FrameReplayBuffer
+from recipes.command_line import BadCommand
 from tests.recipes.running import SMALL, train
 
 ENVS = {"sac_mcurl": ["env=cartpole-swingup", "env.action_repeat=50"], "rainbow_mcurl": ["env=Breakout"]}
@@ -20,14 +21,16 @@ ENVS = {"sac_mcurl": ["env=cartpole-swingup", "env.action_repeat=50"], "rainbow_
 @pytest.mark.parametrize("override", ["mask_ratio=0", "coeff=-1", "coeff=nan"])
 def test_a_senseless_objective_is_refused_by_both_recipes(tmp_path: Path, recipe: str, override: str) -> None:
     name, value = override.split("=")
-    with pytest.raises(SystemExit, match=rf"ValueError: objective\.{name}={value}(\.0)?; it must be"):
+    with pytest.raises(BadCommand, match=rf"^objective\.{name}={value}(\.0)?; it must be"):
         train(tmp_path, *SMALL, *ENVS[recipe], f"objective.{override}", recipe=recipe)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("value", ["0", "nan"])
 def test_an_entropy_coefficient_without_a_logarithm_is_refused(tmp_path: Path, value: str) -> None:
-    with pytest.raises(SystemExit, match=rf"ValueError: sac\.alpha_init={value}(\.0)?; it must be above 0 and finite"):
+    with pytest.raises(BadCommand, match=rf"^sac\.alpha_init={value}(\.0)?; it must be above 0 and finite"):
         train(tmp_path, *SMALL, *ENVS["sac_mcurl"], f"sac.alpha_init={value}")
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- rewards -----------------------------------------------------------------------------------------------------------
