@@ -15,6 +15,8 @@ from recipes.schema import RecipeConfig
 NAMED_BY = {"dmc": "task", "atari": "game", "gym": "id"}  # the key that names an environment of each backend
 FREE = ("env.kwargs", "logging.wandb", "logging.mlflow")  # dictionaries with any keys, which are passed on
 TRACKERS = ("wandb", "mlflow")
+# The backend whose actions a recipe cannot take, the actions that it needs, and the recipe to use instead.
+UNFIT = {"sac_mcurl": ("atari", "continuous", "rainbow_mcurl"), "rainbow_mcurl": ("dmc", "discrete", "sac_mcurl")}
 FREE_CAMERA = -1  # MuJoCo's number of the free camera: the only setting below 0
 # All numbers must be above 0, and integers therefore at least 1. These settings may also be 0.
 MAY_BE_ZERO = {
@@ -51,6 +53,7 @@ def check_values(cfg: DictConfig) -> None:
     """Raises a ValueError with the name of the setting if a value is outside its bounds."""
     if "env" in cfg:
         check_env(cfg.env)
+        check_agent(cfg)
     if "logging" in cfg:
         check_trackers(cfg.logging)
     if "total_env_steps" in cfg and cfg.total_env_steps < (least := max(cfg.env.action_repeat, 1)):
@@ -84,6 +87,14 @@ def check_env(env: Any) -> None:
             "env.observation=state, which algo=state_sac sets, is for tasks of DMControl; "
             f"env={env.backend} has images only"
         )
+
+
+def check_agent(cfg: DictConfig) -> None:
+    """Refuses an environment whose backend always has the wrong kind of actions for the recipe."""
+    backend, needed, other = UNFIT.get(cfg.get("recipe"), (None, None, None))
+    if cfg.env.backend == backend:
+        name = cfg.env[NAMED_BY[backend]]
+        raise ValueError(f"env={name}: {cfg.recipe} needs {needed} actions, which it does not have; use {other}.py")
 
 
 def check_trackers(logging: Any) -> None:
