@@ -94,7 +94,9 @@ def check_agent(cfg: DictConfig) -> None:
     backend, needed, other = UNFIT.get(cfg.get("recipe"), (None, None, None))
     if cfg.env.backend == backend:
         name = cfg.env[NAMED_BY[backend]]
-        raise ValueError(f"env={name}: {cfg.recipe} needs {needed} actions, which it does not have; use {other}.py")
+        raise ValueError(
+            f"env={name}: {cfg.recipe} needs {needed} actions, which it does not have; use recipes/{other}.py"
+        )
 
 
 def check_trackers(logging: Any) -> None:

@@ -108,7 +108,11 @@ def test_help_needs_no_torch(tmp_path: Path, script: str, argument: str) -> None
         ("sac_mcurl", "env=gym", "env=gym needs env.id"),
         ("sac_mcurl", "env.id=CartPole-v1", "env.id=CartPole-v1 needs env=gym; without it, cartpole-swingup would be"),
         ("rainbow_mcurl", "env.task=humanoid-run", "env.task=humanoid-run needs env=dmc"),
-        ("sac_mcurl", "env=Pong", "env=Pong: sac_mcurl needs continuous actions, which it does not have; use rainbow"),
+        (
+            "sac_mcurl",
+            "env=Pong",
+            "env=Pong: sac_mcurl needs continuous actions, which it does not have; use recipes/rainbow",
+        ),
         ("rainbow_mcurl", "env=walker-walk", "env=walker-walk: rainbow_mcurl needs discrete actions"),
         ("sac_mcurl", "threads=0", "threads=0; it must be at least 1"),
         ("pretrain", "seed=-1", "seed=-1; it must be at least 0"),
