@@ -6,6 +6,7 @@ A mutant is the package with one line changed, in a folder of its own. A test th
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -294,6 +295,13 @@ MUTANTS = [
         "replay/windows.py",
         "return available, (available == length) | begins",
         "return available, torch.ones_like(begins)",
+        "tests/replay/test_slice_sampler.py::test_lost_history_is_told_apart_from_an_episodes_start_without_a_step",
+    ),
+    Mutant(
+        "overwritten frames of a frame replay are taken for an episode's start",
+        "replay/windows.py",
+        "return available, whole",
+        "return available, torch.ones_like(whole)",
         HISTORIES,
     ),
     Mutant(
@@ -794,7 +802,7 @@ MUTANTS = [
     ),
     Mutant(
         "evaluation uses the policy's noise",
-        "agents/sac.py",
+        "agents/agent.py",
         "return self.policy(observations.to(self.device)).cpu()",
         "return self.policy.sample(observations.to(self.device)).cpu()",
         f"{RUNS}::test_a_loaded_policy_acts_as_the_trained_one",
@@ -1456,7 +1464,7 @@ MUTANTS = [
         "objectives/masked_contrastive.py",
         " and not torch.compiler.is_compiling()",
         "",
-        f"{LOSS}::TestContracts::test_compile",
+        f"{LOSS}::TestContracts::test_compiled_code_has_fixed_shapes",
     ),
     Mutant(
         "bfloat16 is float32",
@@ -1601,16 +1609,33 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_fits_the_code(mutant: Mutant) -> None:
+    """The line to break stands once in its file, and the tests that have to notice are there."""
+    assert broken(mutant, REPO) != (REPO / "mcurl_torchrl" / mutant.file).read_text()
+    for test in mutant.test.split():
+        if test.startswith("--"):  # an option
+            continue
+        file, *names = test.split("::")
+        source = (REPO / file).read_text()
+        for name in names:
+            assert re.search(rf"^ *(class|def) {name.split('[')[0]}\b", source, re.MULTILINE), f"{file} has no {name}"
+
+
+def broken(mutant: Mutant, root: Path) -> str:
+    """Returns the source of the mutant's file, broken."""
+    source = (root / "mcurl_torchrl" / mutant.file).read_text()
+    assert source.count(mutant.old) == 1, f"{mutant.old!r} must stand once in {mutant.file}"
+    return source.replace(mutant.old, mutant.new)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_test_notices(mutant: Mutant, tmp_path: Path) -> None:
     for folder in ("mcurl_torchrl", "recipes", "tests"):
         shutil.copytree(REPO / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(REPO / "pyproject.toml", tmp_path)
-    file = tmp_path / "mcurl_torchrl" / mutant.file
-    source = file.read_text()
-    assert source.count(mutant.old) == 1, f"{mutant.old!r} must stand once in {mutant.file}"
-    file.write_text(source.replace(mutant.old, mutant.new))
+    (tmp_path / "mcurl_torchrl" / mutant.file).write_text(broken(mutant, tmp_path))
     run = run_python(
         *("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=280", *mutant.test.split()),
         cwd=tmp_path,
