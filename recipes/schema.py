@@ -383,20 +383,31 @@ class ReportConfig:
     published: str | None = None  # a folder with published results; null: recipes/published
 
 
+def no_copy(memo: dict[int, Any]) -> ConfigStore:
+    """Returns Hydra's store itself in place of a copy.
+
+    Hydra copies its repository for each composition, and for each group that --help lists. With copies of all stored
+    configs, --help takes four times as long. Hydra copies a stored config when it loads it, so none is changed.
+    """
+    return ConfigStore.instance()
+
+
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), None), replace=True)
 OmegaConf.register_new_resolver("agent_steps", lambda env_steps, repeat: env_steps // repeat, replace=True)
 OmegaConf.register_new_resolver("multiply", lambda *factors: math.prod(factors), replace=True)
-ConfigStore.instance().store(name="sac_schema", node=SACRecipeConfig)
-ConfigStore.instance().store(name="rainbow_schema", node=RainbowRecipeConfig)
-ConfigStore.instance().store(name="ppo_schema", node=PPORecipeConfig)
-ConfigStore.instance().store(name="pretrain_schema", node=PretrainConfig)
-ConfigStore.instance().store(name="probe_schema", node=ProbeCommandConfig)
-ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig)
-ConfigStore.instance().store(name="play_schema", node=PlayConfig)
-ConfigStore.instance().store(name="report_schema", node=ReportConfig)
+STORE = ConfigStore.instance()
+STORE.__deepcopy__ = no_copy  # type: ignore[attr-defined]
+STORE.store(name="sac_schema", node=SACRecipeConfig)
+STORE.store(name="rainbow_schema", node=RainbowRecipeConfig)
+STORE.store(name="ppo_schema", node=PPORecipeConfig)
+STORE.store(name="pretrain_schema", node=PretrainConfig)
+STORE.store(name="probe_schema", node=ProbeCommandConfig)
+STORE.store(name="evaluate_schema", node=EvaluateConfig)
+STORE.store(name="play_schema", node=PlayConfig)
+STORE.store(name="report_schema", node=ReportConfig)
 # algo=NAME works for every objective NAME. An objective without a file in any folder algo/ gets its entry here.
 CONF = Path(__file__).parent / "conf"
 for file in (CONF / "shared" / "objective").glob("*.yaml"):
     if not list(CONF.glob(f"*/algo/{file.name}")):
         chooses = {"defaults": [{"override /objective": file.stem}]}
-        ConfigStore.instance().store(group="algo", name=file.stem, node=chooses, package="_global_")
+        STORE.store(group="algo", name=file.stem, node=chooses, package="_global_")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from pathlib import Path
 
 import pytest
 import torch
+from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ReadonlyConfigError
 
@@ -50,6 +52,15 @@ def check_composes(*chosen: str):
     cfg = settings(*chosen)
     OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     return cfg
+
+
+def test_compositions_share_the_stored_configs_and_change_none():
+    store = ConfigStore.instance()
+    assert copy.deepcopy(store) is store
+    before = OmegaConf.to_yaml(store.load("sac_schema.yaml").node)
+    assert settings("seed=7", "sac.gamma=0.5").sac.gamma == 0.5
+    assert OmegaConf.to_yaml(store.load("sac_schema.yaml").node) == before
+    assert settings().sac.gamma == 0.99
 
 
 @pytest.mark.parametrize("algo", ALGOS)
