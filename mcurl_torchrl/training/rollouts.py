@@ -17,7 +17,11 @@ from mcurl_torchrl.training.seeds import derive_seed
 
 __all__ = ["EpisodeStreams"]
 
-_FLAGS = ("done", "terminated", "truncated")
+
+def step_keys(observation_key: str) -> list[NestedKey]:
+    """Lists the keys of a step that are stored."""
+    following = (observation_key, "reward", "done", "terminated", "truncated")
+    return [observation_key, "action", *(("next", key) for key in following)]
 
 
 class EpisodeStreams:
@@ -79,14 +83,12 @@ class EpisodeStreams:
             EnvironmentFailed: if an environment raises an error, or gives a reward that is not finite. The steps of
                 this rollout are lost, and every environment begins a new episode with the next one.
         """
-        key = self.observation_key
-        kept: list[NestedKey] = [key, "action", ("next", key), ("next", "reward"), *(("next", flag) for flag in _FLAGS)]
-        rows = []
+        keys, rows = step_keys(self.observation_key), []
         try:
             for _ in range(check_count("length", length)):
                 actions = choose(torch.stack([stream.observe() for stream in self._streams]))
                 steps = [stream.take(action) for stream, action in zip(self._streams, actions, strict=True)]
-                rows.append(torch.stack([step.select(*kept) for step in steps]))
+                rows.append(torch.stack([step.select(*keys) for step in steps]))
         except EnvironmentFailed:
             # The other environments have taken steps that are not stored: their episodes would have a gap.
             for stream in self._streams:

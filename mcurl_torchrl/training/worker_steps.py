@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.utils import NestedKey
 from torch import Tensor
 from torchrl.envs import EnvBase
 
@@ -16,40 +15,11 @@ from mcurl_torchrl.agents.explorers import Explorer
 from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.replay import FrameReplayBuffer
 from mcurl_torchrl.training.episodes import EnvironmentFailed
+from mcurl_torchrl.training.rollouts import step_keys
 from mcurl_torchrl.training.seeds import derive_seed
-from mcurl_torchrl.training.workers import CollectorWorkers, Fragment
+from mcurl_torchrl.training.workers import CollectorWorkers
 
 __all__ = ["WorkerRollouts", "WorkerSource"]
-
-_FLAGS = ("done", "terminated", "truncated")
-
-
-class _Returns:
-    """The returns of the episodes of each worker's environments."""
-
-    def __init__(self, num_workers: int, envs_per_worker: int) -> None:
-        self._running = torch.zeros(num_workers, envs_per_worker)
-        self.last = torch.full_like(self._running, torch.nan)
-
-    def note(self, worker: int, steps: TensorDictBase) -> None:
-        """Adds the rewards of steps ``[time]`` or ``[environments, time]``."""
-        envs = self._running.shape[1]
-        rewards, ends = (steps["next", name].reshape(envs, -1).unbind(1) for name in ("reward", "done"))
-        for reward, ended in zip(rewards, ends, strict=True):
-            total = self._running[worker] + reward
-            self.last[worker] = torch.where(ended, total, self.last[worker])
-            self._running[worker] = torch.where(ended, 0.0, total)
-
-    def mean(self) -> float | None:
-        """Returns the mean of the last returns; None before the first episode has ended."""
-        ended = self.last[~self.last.isnan()]
-        return ended.mean().item() if len(ended) else None
-
-
-def _kept(observation_key: str) -> list[NestedKey]:
-    """Lists the keys that are kept of a worker's steps."""
-    flags: list[NestedKey] = [("next", flag) for flag in _FLAGS]
-    return [observation_key, "action", ("next", observation_key), ("next", "reward"), *flags]
 
 
 class _CollectsByWorkers:
@@ -62,14 +32,22 @@ class _CollectsByWorkers:
         *,
         seed: int,
         num_workers: int,
-        envs_per_worker: int,
+        envs_per_worker: int = 1,
+        fragment_len: int = 32,
+        observation_key: str = "pixels",
         **options: Any,
     ) -> None:
         options |= {"num_workers": num_workers, "envs_per_worker": envs_per_worker}
+        options |= {"fragment_len": fragment_len, "observation_key": observation_key}
         self._start = partial(CollectorWorkers, make_env, explorer, **options)
-        self._seed = seed
-        self._returns = _Returns(num_workers, envs_per_worker)
         self._workers: CollectorWorkers | None = None
+        self._seed = seed
+        self._keys = step_keys(observation_key)
+        self._num_envs = envs_per_worker
+        self._fragment = fragment_len * envs_per_worker
+        self._ahead = (num_workers + 1) * self._fragment
+        self._returns = torch.zeros(num_workers, envs_per_worker)  # of the episodes under way
+        self._last_returns = torch.full_like(self._returns, torch.nan)
 
     def _started(self, done: int) -> CollectorWorkers:
         """Returns the workers. Their seed depends on ``done``, so that a resumed run starts with other episodes."""
@@ -77,10 +55,19 @@ class _CollectsByWorkers:
             self._workers = self._start(seed=derive_seed(self._seed, "workers", done))
         return self._workers
 
+    def _note_returns(self, worker: int, steps: TensorDictBase) -> None:
+        """Adds the rewards of steps ``[time]`` or ``[environments, time]`` to the returns of a worker's episodes."""
+        rewards, ends = (steps["next", name].reshape(self._num_envs, -1).unbind(1) for name in ("reward", "done"))
+        for reward, ended in zip(rewards, ends, strict=True):
+            total = self._returns[worker] + reward
+            self._last_returns[worker] = torch.where(ended, total, self._last_returns[worker])
+            self._returns[worker] = torch.where(ended, 0.0, total)
+
     @property
     def last_return(self) -> float | None:
         """The mean over the environments of the return of the last episode that ended; None before the first end."""
-        return self._returns.mean()
+        ended = self._last_returns[~self._last_returns.isnan()]
+        return ended.mean().item() if len(ended) else None
 
     def close(self) -> None:
         """Ends the workers."""
@@ -120,30 +107,12 @@ class WorkerSource(_CollectsByWorkers):
         buffer: FrameReplayBuffer,
         *,
         total_agent_steps: int,
-        seed: int,
-        num_workers: int,
-        envs_per_worker: int = 1,
-        fragment_len: int = 32,
-        observation_key: str = "pixels",
         **options: Any,
     ) -> None:
-        super().__init__(
-            make_env,
-            explorer,
-            seed=seed,
-            num_workers=num_workers,
-            envs_per_worker=envs_per_worker,
-            fragment_len=fragment_len,
-            observation_key=observation_key,
-            **options,
-        )
+        super().__init__(make_env, explorer, **options)
         self.total = check_count("total_agent_steps", total_agent_steps)
         self.written = 0
         self._buffer = buffer
-        self._observation_key = observation_key
-        self._num_envs = envs_per_worker
-        self._fragment = fragment_len * envs_per_worker
-        self._ahead = (num_workers + 1) * self._fragment
 
     def collect(self, step: int) -> None:
         """Writes until the buffer has had as many steps as the agent step says; starts the workers at the first call.
@@ -161,13 +130,13 @@ class WorkerSource(_CollectsByWorkers):
             falls_behind = any(step - asked >= 2 * self._ahead for asked in workers.busy.values())
             if self.written >= min(step, self.total) and not falls_behind:
                 return
-            if (fragment := workers.receive()) is not None:
-                self._write(fragment)
+            if (received := workers.receive()) is not None:
+                self._write(*received)
 
-    def _write(self, fragment: Fragment) -> None:
-        """Writes a fragment, up to the last step of all, to the columns of its worker."""
-        first = fragment.worker * self._num_envs
-        steps = fragment.steps.select(*_kept(self._observation_key), ("collector", "traj_ids"))
+    def _write(self, worker: int, steps: TensorDictBase) -> None:
+        """Writes the steps of a worker, up to the last step of all, to its columns."""
+        first = worker * self._num_envs
+        steps = steps.select(*self._keys, ("collector", "traj_ids"))
         steps = steps[..., : (self.total - self.written) // self._num_envs]
         if not steps.numel():
             return
@@ -175,17 +144,17 @@ class WorkerSource(_CollectsByWorkers):
         try:
             self._buffer.extend(steps, columns=columns)
         except ValueError as error:  # a reward that is not finite, for example
-            raise EnvironmentFailed(f"the steps of worker {fragment.worker} cannot be stored: {error}") from error
+            raise EnvironmentFailed(f"the steps of worker {worker} cannot be stored: {error}") from error
         self.written += steps.numel()
-        self._returns.note(fragment.worker, steps)
+        self._note_returns(worker, steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the number of steps written, and the last returns."""
-        return {"written": self.written, "last_returns": self._returns.last}
+        return {"written": self.written, "last_returns": self._last_returns}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on with that number. Workers keep no state: new episodes begin."""
-        self.written, self._returns.last = state["written"], state["last_returns"]
+        self.written, self._last_returns = state["written"], state["last_returns"]
 
 
 class WorkerRollouts(_CollectsByWorkers):
@@ -204,28 +173,9 @@ class WorkerRollouts(_CollectsByWorkers):
     """
 
     def __init__(
-        self,
-        make_env: Callable[[], EnvBase],
-        explorer: Explorer,
-        *,
-        rollout_len: int,
-        num_workers: int,
-        envs_per_worker: int = 1,
-        seed: int,
-        observation_key: str = "pixels",
-        **options: Any,
+        self, make_env: Callable[[], EnvBase], explorer: Explorer, *, rollout_len: int, **options: Any
     ) -> None:
-        super().__init__(
-            make_env,
-            explorer,
-            seed=seed,
-            num_workers=num_workers,
-            envs_per_worker=envs_per_worker,
-            fragment_len=rollout_len,
-            observation_key=observation_key,
-            **options,
-        )
-        self._keys = _kept(observation_key)
+        super().__init__(make_env, explorer, fragment_len=rollout_len, **options)
         self._taken = 0
 
     def rollout(self, choose: Callable[[Tensor], Tensor], length: int) -> TensorDictBase:
@@ -244,10 +194,10 @@ class WorkerRollouts(_CollectsByWorkers):
         workers = self._started(self._taken)
         workers.ask(workers.idle, tag=self._taken)
         found: dict[int, TensorDictBase] = {}
-        while workers.busy and (fragment := workers.receive()) is not None:
-            steps = fragment.steps[..., :length].select(*self._keys)
-            found[fragment.worker] = steps.reshape(-1, length)
-            self._returns.note(fragment.worker, steps)
+        while workers.busy and (received := workers.receive()) is not None:
+            worker, steps = received[0], received[1][..., :length].select(*self._keys)
+            found[worker] = steps.reshape(-1, length)
+            self._note_returns(worker, steps)
         if len(found) < workers.num_workers:
             raise EnvironmentFailed(f"a rollout needs all workers; {len(found)} of {workers.num_workers} are left")
         self._taken += 1
@@ -255,8 +205,8 @@ class WorkerRollouts(_CollectsByWorkers):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the number of rollouts, and the last returns."""
-        return {"taken": self._taken, "last_returns": self._returns.last}
+        return {"taken": self._taken, "last_returns": self._last_returns}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on with that number. Workers keep no state: new episodes begin."""
-        self._taken, self._returns.last = state["taken"], state["last_returns"]
+        self._taken, self._last_returns = state["taken"], state["last_returns"]
