@@ -20,7 +20,7 @@ from mcurl_torchrl.training.seeds import derive_seed, seed_everything
 from mcurl_torchrl.training.stopping import StopRequested, catch_stop_signals
 from mcurl_torchrl.training.tables import Table
 from mcurl_torchrl.training.trackers import Trackers, make_trackers
-from mcurl_torchrl.training.videos import read_video, write_video
+from mcurl_torchrl.training.videos import write_video
 from mcurl_torchrl.training.worker_steps import WorkerRollouts, WorkerSource
 from mcurl_torchrl.training.workers import CollectorWorkers, WorkerLost
 
@@ -67,7 +67,6 @@ __all__ = [
     "probe_encoder",
     "read_evaluations",
     "read_policy_folder",
-    "read_video",
     "round_weights",
     "save_policy",
     "seed_everything",

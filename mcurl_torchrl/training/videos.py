@@ -1,4 +1,4 @@
-"""Frames to MP4 and back, with the ffmpeg of the package imageio-ffmpeg."""
+"""Frames to MP4, with the ffmpeg of the package imageio-ffmpeg."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from mcurl_torchrl.checks import check_count, needs
 from mcurl_torchrl.files import replacing
 
-__all__ = ["read_video", "side_by_side", "write_video"]
+__all__ = ["side_by_side", "write_video"]
 
 _SMALLEST_SIDE = 256
 _GAP = 8  # pixels between two pictures
@@ -49,11 +49,12 @@ def write_video(
     Examples:
         >>> import tempfile
         >>> import torch
-        >>> from mcurl_torchrl.training.videos import read_video, write_video
+        >>> from pathlib import Path
+        >>> from mcurl_torchrl.training.videos import write_video
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     write_video(f"{folder}/episode.mp4", torch.zeros(5, 3, 84, 84, dtype=torch.uint8))
-        ...     read_video(f"{folder}/episode.mp4").shape
-        torch.Size([5, 3, 336, 336])
+        ...     [file.name for file in Path(folder).iterdir()]
+        ['episode.mp4']
     """
     if fps <= 0:
         raise ValueError(f"fps={fps}; it must be positive")
@@ -82,7 +83,9 @@ def write_video(
         for image in itertools.chain([first], images):
             raw.write(image.numpy().tobytes())
         raw.seek(0)
-        _run([*command, str(partial)], f"write {path}", stdin=raw)
+        done = subprocess.run([*command, str(partial)], stdin=raw, capture_output=True)
+        if done.returncode != 0:
+            raise OSError(f"ffmpeg could not write {path}: {done.stderr.decode(errors='replace').strip()}")
 
 
 def side_by_side(screens: Iterable[Any], frames: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -111,36 +114,10 @@ def side_by_side(screens: Iterable[Any], frames: Iterable[Tensor]) -> Iterator[T
         yield picture
 
 
-def read_video(path: str | os.PathLike[str]) -> Tensor:
-    """Reads all frames of a video that ffmpeg can decode, as uint8 ``[N, 3, H, W]``.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        OSError: if ffmpeg fails, with its message.
-        ImportError: if imageio-ffmpeg is missing.
-    """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no video {path}")
-    # PPM images, one after the other: unlike raw frames they begin with their size, "P6\nWIDTH HEIGHT\n255\n".
-    command = [_ffmpeg(), "-loglevel", "error", "-i", str(path), "-f", "image2pipe", "-c:v", "ppm", "-"]
-    content = _run(command, f"read {path}", stdin=subprocess.DEVNULL)
-    header = b"\n".join(content.split(b"\n", 3)[:3]) + b"\n"
-    width, height = map(int, header.split()[1:3])
-    frames = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(-1, len(header) + height * width * 3)
-    return frames[:, len(header) :].reshape(-1, height, width, 3).permute(0, 3, 1, 2).contiguous()
-
-
 def _ffmpeg() -> str:
     with needs("videos need imageio-ffmpeg", "recipes"):
         from imageio_ffmpeg import get_ffmpeg_exe
     return get_ffmpeg_exe()
-
-
-def _run(command: list[str], purpose: str, *, stdin: Any) -> bytes:
-    done = subprocess.run(command, stdin=stdin, capture_output=True)
-    if done.returncode != 0:
-        raise OSError(f"ffmpeg could not {purpose}: {done.stderr.decode(errors='replace').strip()}")
-    return done.stdout
 
 
 def _rgb_images(frames: Iterable[Any]) -> Iterator[Tensor]:

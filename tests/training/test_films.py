@@ -13,12 +13,13 @@ from torch import Tensor
 
 from mcurl_torchrl import make_atari_env, make_dmc_env, make_pixel_env
 from mcurl_torchrl.modules import GaussianPolicy
-from mcurl_torchrl.training import Evaluation, RunPlan, TrainingRun, evaluate, read_video
+from mcurl_torchrl.training import Evaluation, RunPlan, TrainingRun, evaluate
 from mcurl_torchrl.training import evaluation as evaluation_module
 from mcurl_torchrl.training.trackers import Tracker, Trackers
 from mcurl_torchrl.training.videos import side_by_side
 from tests.envs.test_dmc import actions_of, play
 from tests.envs.tiny import Tiny
+from tests.videos import read_video
 
 
 def as_uint8(*shape: int) -> Tensor:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from mcurl_torchrl.training.videos import read_video, write_video
+from mcurl_torchrl.training.videos import write_video
+from tests.videos import read_video
 
 RED, GREEN, BLUE = (220, 30, 20), (20, 200, 40), (30, 40, 210)
 
@@ -118,7 +119,6 @@ def test_what_ffmpeg_says_is_in_the_error(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_video(tmp_path / "a.mp4", plain([RED] * 3, 85, 85))
-    read_video(tmp_path / "a.mp4")
     assert capfd.readouterr() == ("", "")
 
 
@@ -148,8 +148,6 @@ def test_bad_options(tmp_path: Path) -> None:
         write_video(tmp_path / "a.mp4", frames, fps=0)
     with pytest.raises(ValueError, match="scale=0"):
         write_video(tmp_path / "a.mp4", frames, scale=0)
-    with pytest.raises(FileNotFoundError, match="nothing.mp4"):
-        read_video(tmp_path / "nothing.mp4")
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
