@@ -411,7 +411,7 @@ class TrainingRun:
         if evaluation.frames:
             path = self.directory.videos / f"env_steps_{env_steps}.mp4"
             with self._or_warn(f"no video {path}"):
-                write_video(path, evaluation.film(), fps=self.plan.fps or evaluation.steps_per_second or 30)
+                write_video(path, evaluation.film(), fps=evaluation.steps_per_second or 30)
                 self.trackers.log_video("evaluation", path, env_steps)
         if self.when_evaluated is not None:
             with self._or_warn(f"not all was written after the evaluation of agent step {step}"):

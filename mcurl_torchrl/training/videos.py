@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcurl_torchrl.checks import check_count, needs
+from mcurl_torchrl.checks import needs
 from mcurl_torchrl.files import replacing
 
 __all__ = ["side_by_side", "write_video"]
@@ -23,13 +23,12 @@ _SMALLEST_SIDE = 256
 _GAP = 8  # pixels between two pictures
 
 
-def write_video(
-    path: str | os.PathLike[str], frames: Iterable[Any], *, fps: float = 30, scale: int | None = None
-) -> None:
+def write_video(path: str | os.PathLike[str], frames: Iterable[Any], *, fps: float = 30) -> None:
     """Writes frames as an H.264 video that browsers and slides can play.
 
-    The file appears under its name only once it is whole. Sides of an odd length get their last row or column twice,
-    because the pixel format (yuv420p) needs even sides.
+    The file appears under its name only once it is whole. A pixel becomes a square, the smallest that makes the shorter
+    side of the video at least 256 pixels. Sides of an odd length get their last row or column twice, because the pixel
+    format (yuv420p) needs even sides.
 
     Args:
         path (path): the MP4 file; missing folders are made.
@@ -38,8 +37,6 @@ def write_video(
 
     Keyword Args:
         fps (float): frames per second. Defaults to 30.
-        scale (int, optional): the side of the square that shows one pixel. Defaults to the smallest that makes the
-            shorter side of the video at least 256 pixels.
 
     Raises:
         ValueError: if there is no frame, or one has the wrong shape or dtype.
@@ -63,7 +60,7 @@ def write_video(
     if first is None:
         raise ValueError("frames is empty; a video needs at least one")
     height, width, _ = first.shape
-    scale = -(-_SMALLEST_SIDE // min(height, width)) if scale is None else check_count("scale", scale)
+    scale = -(-_SMALLEST_SIDE // min(height, width))  # rounded up
     enlarge = f"scale={scale * width}:{scale * height}:flags=neighbor,format=gbrp,pad=ceil(iw/2)*2:ceil(ih/2)*2"
     repeat_edge = f"fillborders=right={scale * width % 2}:bottom={scale * height % 2}"
     # fmt: off
