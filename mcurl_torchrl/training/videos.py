@@ -53,6 +53,8 @@ def write_video(path: str | os.PathLike[str], frames: Iterable[Any], *, fps: flo
         ...     [file.name for file in Path(folder).iterdir()]
         ['episode.mp4']
     """
+    with needs("videos need imageio-ffmpeg", "recipes"):
+        from imageio_ffmpeg import get_ffmpeg_exe
     if fps <= 0:
         raise ValueError(f"fps={fps}; it must be positive")
     images = _rgb_images(frames)
@@ -66,7 +68,7 @@ def write_video(path: str | os.PathLike[str], frames: Iterable[Any], *, fps: flo
     # fmt: off
     # Not imageio_ffmpeg.write_frames: it ignores ffmpeg's exit code, so that a full disk would leave a broken video.
     command = [
-        _ffmpeg(), "-y", "-loglevel", "error",
+        get_ffmpeg_exe(), "-y", "-loglevel", "error",
         "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(fps), "-i", "-",
         "-vf", f"{enlarge},{repeat_edge}",
         "-c:v", "libx264", "-preset", "veryfast", "-crf", "18", "-pix_fmt", "yuv420p",
@@ -109,12 +111,6 @@ def side_by_side(screens: Iterable[Any], frames: Iterable[Tensor]) -> Iterator[T
             row = (height - len(image)) // 2
             picture[row : row + len(image), column : column + image.shape[1]] = image
         yield picture
-
-
-def _ffmpeg() -> str:
-    with needs("videos need imageio-ffmpeg", "recipes"):
-        from imageio_ffmpeg import get_ffmpeg_exe
-    return get_ffmpeg_exe()
 
 
 def _rgb_images(frames: Iterable[Any]) -> Iterator[Tensor]:

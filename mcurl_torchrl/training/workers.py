@@ -30,7 +30,7 @@ from torchrl.collectors import Collector
 from torchrl.envs import EnvBase, SerialEnv
 
 from mcurl_torchrl.agents.explorers import Explorer
-from mcurl_torchrl.checks import check_choice, check_count, check_number
+from mcurl_torchrl.checks import check_choice, check_count, check_number, needs
 from mcurl_torchrl.training.episodes import EnvironmentFailed
 from mcurl_torchrl.training.seeds import derive_seed, seed_everything
 
@@ -306,19 +306,15 @@ def _warm_start() -> Iterator[None]:
 
 
 def _connect_to_ray(num_workers: int) -> None:
-    try:
+    with needs("backend='ray' needs Ray", "cluster"):
         import ray
-    except ImportError as error:
-        raise ImportError("backend='ray' needs Ray: pip install 'mcurl-torchrl[cluster]'") from error
     # A thread that still waits for an actor after ray.shutdown() would start Ray again. RAY_ENABLE_AUTO_CONNECT=0 has
     # the same effect if it is set before TorchRL imports Ray.
     ray._private.auto_init_hook.enable_auto_connect = False
     if not ray.is_initialized():
         # RAY_ADDRESS names a cluster to connect to. Otherwise a new one starts here: an actor counts as a core.
-        local: dict[str, Any] = (
-            {} if "RAY_ADDRESS" in os.environ else {"num_cpus": max(num_workers, os.cpu_count() or 1)}
-        )
-        ray.init(include_dashboard=False, log_to_driver=False, **local)
+        cores = None if "RAY_ADDRESS" in os.environ else max(num_workers, os.cpu_count() or 1)
+        ray.init(include_dashboard=False, log_to_driver=False, num_cpus=cores)
 
 
 def _make_worker_env(make_env: bytes, *, num_envs: int, seed: int, paths: list[str]) -> EnvBase:
