@@ -279,10 +279,6 @@ class TrainingRun:
         """Returns whether ``metrics.csv`` gets a row at this step."""
         return self._reaches(step, self.plan.log_interval)
 
-    def evaluation_due(self, step: int) -> bool:
-        """Returns whether there is an evaluation at this step."""
-        return self._reaches(step, self.plan.evaluation_interval) or step == self.total
-
     def _reaches(self, step: int, interval: int) -> bool:
         """Returns whether a multiple of the interval is above the last completed step and at most this step."""
         return step // interval > self.completed // interval
@@ -315,7 +311,7 @@ class TrainingRun:
         """
         if self.log_due(step) and self.ranks.leads:
             self._log(step)
-        if self.evaluation_due(step):
+        if self._reaches(step, self.plan.evaluation_interval) or step == self.total:
             self.evaluate(step, act, envs)
         elif self._reaches(step, self.plan.checkpoint_interval):
             self.save(step)
