@@ -3,9 +3,8 @@
 from mcurl_torchrl.training.allocator import keep_freed_pages
 from mcurl_torchrl.training.batches import Batches
 from mcurl_torchrl.training.checkpoints import CheckpointNotRestored, CheckpointNotSaved, Checkpoints
-from mcurl_torchrl.training.collecting import InlineSource
 from mcurl_torchrl.training.curves import plot_learning_curve
-from mcurl_torchrl.training.episodes import EnvironmentFailed, EpisodeStream, ReplayedDifferently
+from mcurl_torchrl.training.episodes import EnvironmentFailed, EpisodeStream, EpisodeStreams, ReplayedDifferently
 from mcurl_torchrl.training.evaluation import Evaluation, evaluate, read_evaluations
 from mcurl_torchrl.training.plan import RunPlan, human_normalized_score
 from mcurl_torchrl.training.policies import FramePolicy, describe_policy, export_policy, load_policy
@@ -13,15 +12,14 @@ from mcurl_torchrl.training.policy_folders import is_policy_folder, read_policy_
 from mcurl_torchrl.training.probe import ProbeData, ProbeScore, collect_probe_data, linear_probe, probe_encoder
 from mcurl_torchrl.training.progress import Progress
 from mcurl_torchrl.training.ranked_run import RankedRun
-from mcurl_torchrl.training.rollouts import EpisodeStreams
 from mcurl_torchrl.training.run import TrainingRun
 from mcurl_torchrl.training.run_directory import RunDirectory, RunDirectoryInUse
 from mcurl_torchrl.training.seeds import derive_seed, seed_everything
+from mcurl_torchrl.training.sources import InlineSource, WorkerRollouts, WorkerSource
 from mcurl_torchrl.training.stopping import StopRequested, catch_stop_signals
 from mcurl_torchrl.training.tables import Table
 from mcurl_torchrl.training.trackers import Trackers, make_trackers
-from mcurl_torchrl.training.videos import read_video, write_video
-from mcurl_torchrl.training.worker_steps import WorkerRollouts, WorkerSource
+from mcurl_torchrl.training.videos import write_video
 from mcurl_torchrl.training.workers import CollectorWorkers, WorkerLost
 
 __all__ = [
@@ -67,7 +65,6 @@ __all__ = [
     "probe_encoder",
     "read_evaluations",
     "read_policy_folder",
-    "read_video",
     "round_weights",
     "save_policy",
     "seed_everything",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 
 __all__ = ["keep_freed_pages"]
 
@@ -17,10 +16,8 @@ def keep_freed_pages() -> bool:
     clears every page of them: on a CPU this can be half of the time of an update. Only Linux with glibc has this
     setting.
     """
-    if not sys.platform.startswith("linux"):
-        return False
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):
+    except (OSError, AttributeError):  # another system, or another libc
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, 2**30) and mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))

@@ -29,8 +29,6 @@ def plot_learning_curve(
     path: str | os.PathLike[str],
     *,
     title: str,
-    x_label: str = "environment steps",
-    y_label: str = "return",
     reference: Mapping[str, tuple[int, float]] | None = None,
 ) -> None:
     """Draws the mean return over training, with a band from the lowest to the highest episode.
@@ -44,8 +42,6 @@ def plot_learning_curve(
 
     Keyword Args:
         title (str): the text above the axes.
-        x_label (str): defaults to ``"environment steps"``.
-        y_label (str): defaults to ``"return"``.
         reference (mapping of str to tuple, optional): other results to compare with, each drawn in gray at
             ``(env_steps, value)``.
 
@@ -81,7 +77,7 @@ def plot_learning_curve(
         axes.axhline(value, color=_QUIET, linewidth=0.8, linestyle=(0, (2, 3)), zorder=1)
         (point,) = axes.plot([env_steps], [value], marker, color=_QUIET, label=f"{label}: {score_text(value)}")
         point.set(markersize=5, fillstyle="none", clip_on=False)
-    _style(axes, title=title, x_label=x_label, y_label=y_label)
+    _style(axes, title)
     figure.supxlabel(_CAPTION, fontsize=8, color=_QUIET)
     heights = [value for evaluations in points.values() for _, returns in evaluations for value in returns]
     heights += [value for _, value in (reference or {}).values()]
@@ -107,10 +103,10 @@ def _draw_curve(axes: Axes, label: str, evaluations: Sequence[tuple[int, Sequenc
     axes.plot(steps, means, color=colour, linewidth=2, marker=marker, markersize=4.5, label=label, clip_on=False)
 
 
-def _style(axes: Axes, *, title: str, x_label: str, y_label: str) -> None:
+def _style(axes: Axes, title: str) -> None:
     axes.set_title(title, fontsize=13, color=_TEXT, loc="left", pad=12)
-    axes.set_xlabel(x_label, fontsize=11, color=_TEXT)
-    axes.set_ylabel(y_label, fontsize=11, color=_TEXT)
+    axes.set_xlabel("environment steps", fontsize=11, color=_TEXT)
+    axes.set_ylabel("return", fontsize=11, color=_TEXT)
     axes.tick_params(labelsize=10, colors=_QUIET, length=0)
     axes.grid(True, color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)

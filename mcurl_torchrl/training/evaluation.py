@@ -18,7 +18,7 @@ from torchrl.envs import EnvBase
 
 from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.training import tables
-from mcurl_torchrl.training.episodes import EpisodeStream
+from mcurl_torchrl.training.episodes import EpisodeStream, check_envs
 from mcurl_torchrl.training.seeds import derive_seed
 from mcurl_torchrl.training.videos import side_by_side
 
@@ -117,10 +117,7 @@ def evaluate(
         [200, 200, 200]
     """
     envs = [envs] if isinstance(envs, EnvBase) else list(envs)
-    if not envs:
-        raise ValueError("envs is empty; an evaluation needs an environment")
-    if len({id(env) for env in envs}) < len(envs):
-        raise ValueError("envs has the same environment twice; each plays its own episode")
+    check_envs(envs)
     streams = [EpisodeStream(env, seed=seed, observation_key=observation_key) for env in envs]
     spec = envs[0].action_spec
     explore = _make_exploration(spec, epsilon, seed)

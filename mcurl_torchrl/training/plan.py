@@ -30,8 +30,8 @@ class RunPlan:
         num_frames (int): frames in an observation. Defaults to 1.
         padding (str): the frames before an episode's first, as in :class:`~mcurl_torchrl.training.FramePolicy`.
             Defaults to ``"repeat"``.
-        video (bool): whether to film the first episode of each evaluation. Defaults to True.
-        fps (float, optional): the frame rate of the videos. Defaults to the environment's own speed, or 30.
+        video (bool): whether to film the first episode of each evaluation, at the environment's own speed. Defaults to
+            True.
         reference (mapping of str to tuple): published results to draw beside the curve, as in
             :func:`~mcurl_torchrl.training.plot_learning_curve`. Defaults to none.
         baselines (tuple of float, optional): the scores of random play and of a human, for ``result.json``.
@@ -55,7 +55,6 @@ class RunPlan:
     num_frames: int = 1
     padding: str = "repeat"
     video: bool = True
-    fps: float | None = None
     reference: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     baselines: tuple[float, float] | None = None
 

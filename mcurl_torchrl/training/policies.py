@@ -234,10 +234,7 @@ def _load(checkpoints: Checkpoints, chosen: SavedCheckpoint) -> FramePolicy:
 
 
 def _load_folder(folder: Path) -> FramePolicy:
-    try:
-        config, state = read_policy_folder(folder)
-    except ValueError as error:
-        raise CheckpointNotRestored(str(error)) from None
+    config, state = read_policy_folder(folder)
     policy = _build(folder, config["policy"])
     try:
         policy.network.load_state_dict(state)

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from mcurl_torchrl.files import write_file
+from mcurl_torchrl.training.checkpoints import CheckpointNotRestored
 
 if TYPE_CHECKING:
     from mcurl_torchrl.training.policies import FramePolicy
@@ -86,16 +87,16 @@ def read_policy_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, Te
 
     Raises:
         FileNotFoundError: if one of them is missing.
-        ValueError: if one of them is damaged, or of a later format.
+        CheckpointNotRestored: if one of them is damaged, or of a later format.
     """
     folder = Path(folder)
     try:
         config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
         state = safetensors.torch.load((folder / _WEIGHTS).read_bytes())
     except (ValueError, SafetensorError) as error:
-        raise ValueError(f"{folder} holds a damaged policy: {error}") from None
+        raise CheckpointNotRestored(f"{folder} holds a damaged policy: {error}") from None
     if not isinstance(config, dict) or not isinstance(config.get("policy"), dict):
-        raise ValueError(f"{folder / _CONFIG} describes no policy")
-    if config.get("format") != _FORMAT:
-        raise ValueError(f"{folder / _CONFIG} has the format {config.get('format')!r}; this release reads {_FORMAT}")
+        raise CheckpointNotRestored(f"{folder / _CONFIG} describes no policy")
+    if (found := config.get("format")) != _FORMAT:
+        raise CheckpointNotRestored(f"{folder / _CONFIG} has the format {found!r}; this release reads {_FORMAT}")
     return config, state

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -45,10 +44,8 @@ class ProbeScore:
     r2_of: list[float]
 
 
-def collect_probe_data(
-    env: EnvBase, *, episodes: int, steps: int, seed: int, choose: Callable[[], Tensor] | None = None
-) -> ProbeData:
-    """Plays episodes and keeps each observation with the simulator's state.
+def collect_probe_data(env: EnvBase, *, episodes: int, steps: int, seed: int) -> ProbeData:
+    """Plays episodes with random actions and keeps each observation with the simulator's state.
 
     Args:
         env (EnvBase): a pixel environment that :func:`~mcurl_torchrl.envs.simulator_state` knows.
@@ -57,7 +54,6 @@ def collect_probe_data(
         episodes (int): how many episodes.
         steps (int): the most steps of an episode.
         seed (int): of the episodes, and of the random actions.
-        choose (callable, optional): returns an action. Defaults to None: random actions.
     """
     check_count("steps", steps)
     generator_state = torch.get_rng_state()
@@ -71,7 +67,7 @@ def collect_probe_data(
                 pixels.append(stream.observe().clone())
                 states.append(simulator_state(env))
                 numbers.append(episode)
-                if stream.take(env.action_spec.rand() if choose is None else choose())["next", "done"]:
+                if stream.take(env.action_spec.rand())["next", "done"]:
                     break
     finally:
         torch.set_rng_state(generator_state)

@@ -15,6 +15,7 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import EnvBase
 
 from mcurl_torchrl.ranks import Ranks, RanksDiffer, sendable
+from mcurl_torchrl.training.checkpoints import SavedCheckpoint
 from mcurl_torchrl.training.plan import RunPlan
 from mcurl_torchrl.training.run import TrainingRun
 from mcurl_torchrl.training.seeds import derive_seed, seed_everything
@@ -57,7 +58,6 @@ class RankedRun(TrainingRun):
         self.ranks = ranks
         self._info["ranks"] = ranks.count
         self._random_states = _RandomStates(ranks)
-        self._sign_of_life: Callable[[], None] | None = None  # set while the first rank works alone
 
     def begin(self, act: Callable[[Tensor], Tensor], envs: EnvBase | Sequence[EnvBase]) -> None:
         """As in :class:`TrainingRun`; from here on each rank draws other random numbers."""
@@ -78,10 +78,6 @@ class RankedRun(TrainingRun):
             self.stop.signal_name = own or signal.Signals(number).name
         return self.stop.requested
 
-    def _log(self, step: int) -> None:
-        if self.ranks.leads:
-            super()._log(step)
-
     # -- evaluating and saving -----------------------------------------------------------------------------------------
 
     def evaluate(self, step: int, act: Callable[[Tensor], Tensor], envs: EnvBase | Sequence[EnvBase]) -> None:
@@ -94,13 +90,6 @@ class RankedRun(TrainingRun):
             super().save(step, score=score)
         else:
             self._on_first(step, lambda: TrainingRun.save(self, step, score=score))
-
-    def save_completed(self) -> None:
-        """As in :class:`TrainingRun`, on the first rank."""
-        if self._saved_step != self.completed:
-            if self.ranks.leads:
-                self._begun().note(f"saving at agent step {self.completed:,}")
-            self.save(self.completed)
 
     def _on_first(self, step: int, work: Callable[[], None]) -> None:
         """Compares the ranks, collects their random states, and calls ``work``, which may save, on the first rank."""
@@ -128,16 +117,6 @@ class RankedRun(TrainingRun):
         if error is not None:
             raise raised[0] if raised else error
 
-    def _report_quarters(self, episodes: int) -> Callable[[int, float], None]:
-        report = super()._report_quarters(episodes)
-
-        def on_episode(count: int, total: float) -> None:
-            assert self._sign_of_life is not None
-            self._sign_of_life()
-            report(count, total)
-
-        return on_episode
-
     def _check_same(self, step: int) -> None:
         found = self.ranks.collect(self._fingerprint())
         for index, other in enumerate(found):
@@ -160,16 +139,13 @@ class RankedRun(TrainingRun):
 
     # -- resuming ------------------------------------------------------------------------------------------------------
 
-    def _restore(self) -> None:
-        restored = self._restore_components()
+    def _restore_ranks(self, restored: SavedCheckpoint) -> None:
         if restored.info.get("ranks", 1) == self.ranks.count:
             self.checkpoints.restore(components={_RANDOM_STATES: self._random_states}, step=restored.step)
         else:
             self._draw_apart(restored.step)
         if len(steps := set(self.ranks.collect(restored.step))) > 1:
             raise RanksDiffer(f"ranks read the checkpoints of different steps: {sorted(steps)}")
-        if self.ranks.leads:
-            self._go_on_in_directory(restored)
 
 
 class _RandomStates:

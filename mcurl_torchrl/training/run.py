@@ -119,6 +119,7 @@ class TrainingRun:
         self._last_saved: Path | None = None
         self._saved_step = -1
         self._evaluation_due = True  # before training
+        self._sign_of_life: Callable[[], None] | None = None  # of a rank that works alone, while others wait for it
 
     @property
     def total(self) -> int:
@@ -192,15 +193,17 @@ class TrainingRun:
         return self.progress
 
     def _restore(self) -> None:
-        self._go_on_in_directory(self._restore_components())
-
-    def _restore_components(self) -> SavedCheckpoint:
         assert self._components is not None
         with keep_optimizer_options(self._components.values()):
             restored = self.checkpoints.restore(components=self._components, replay=self._replay)
         self.completed = self._saved_step = restored.step
         self._last_saved, self._evaluation_due = restored.path, restored.info.get("evaluation_due", False)
-        return restored
+        self._restore_ranks(restored)
+        if self.ranks.leads:
+            self._go_on_in_directory(restored)
+
+    def _restore_ranks(self, restored: SavedCheckpoint) -> None:
+        """Restores what only several ranks have."""
 
     def _go_on_in_directory(self, restored: SavedCheckpoint) -> None:
         if self.when_restored is not None:
@@ -276,10 +279,6 @@ class TrainingRun:
         """Returns whether ``metrics.csv`` gets a row at this step."""
         return self._reaches(step, self.plan.log_interval)
 
-    def evaluation_due(self, step: int) -> bool:
-        """Returns whether there is an evaluation at this step."""
-        return self._reaches(step, self.plan.evaluation_interval) or step == self.total
-
     def _reaches(self, step: int, interval: int) -> bool:
         """Returns whether a multiple of the interval is above the last completed step and at most this step."""
         return step // interval > self.completed // interval
@@ -310,9 +309,9 @@ class TrainingRun:
         Raises:
             EnvironmentFailed: if an environment fails in an evaluation. The step counts as completed.
         """
-        if self.log_due(step):
+        if self.log_due(step) and self.ranks.leads:
             self._log(step)
-        if self.evaluation_due(step):
+        if self._reaches(step, self.plan.evaluation_interval) or step == self.total:
             self.evaluate(step, act, envs)
         elif self._reaches(step, self.plan.checkpoint_interval):
             self.save(step)
@@ -383,6 +382,8 @@ class TrainingRun:
         begin, quarter = time.monotonic(), math.ceil(episodes / 4)
 
         def on_episode(count: int, _: float) -> None:
+            if self._sign_of_life is not None:
+                self._sign_of_life()
             seconds = time.monotonic() - begin
             if count % quarter == 0 and count < episodes and seconds >= _QUIET_SECONDS:
                 self._begun().note(f"evaluating: {count} of {episodes} episodes after {seconds:.0f} s")
@@ -411,7 +412,7 @@ class TrainingRun:
         if evaluation.frames:
             path = self.directory.videos / f"env_steps_{env_steps}.mp4"
             with self._or_warn(f"no video {path}"):
-                write_video(path, evaluation.film(), fps=self.plan.fps or evaluation.steps_per_second or 30)
+                write_video(path, evaluation.film(), fps=evaluation.steps_per_second or 30)
                 self.trackers.log_video("evaluation", path, env_steps)
         if self.when_evaluated is not None:
             with self._or_warn(f"not all was written after the evaluation of agent step {step}"):
@@ -465,7 +466,8 @@ class TrainingRun:
     def save_completed(self) -> None:
         """Saves the last completed step, unless it is saved already; raises the errors of :meth:`save`."""
         if self._saved_step != self.completed:
-            self._begun().note(f"saving at agent step {self.completed:,}")
+            if self.ranks.leads:
+                self._begun().note(f"saving at agent step {self.completed:,}")
             self.save(self.completed)
 
     def _check_parameters(self, step: int) -> None:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -243,24 +244,19 @@ def _in_background(tracker: Tracker) -> Tracker:
     thread = ThreadPoolExecutor(max_workers=1)
     last: Future[None] = thread.submit(lambda: None)
 
-    def in_thread(call: Callable[..., None]) -> Callable[..., None]:
-        def submit(*args: Any, **kwargs: Any) -> None:
-            nonlocal last
-            before = last
-            if before.done():
-                before.result()
+    def call_unless_failed(before: Future[None], call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        before.result()
+        call(*args, **kwargs)
 
-            def call_unless_failed() -> None:
-                before.result()
-                call(*args, **kwargs)
-
-            last = thread.submit(call_unless_failed)
-
-        return submit
+    def submit(call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        nonlocal last
+        if last.done():
+            last.result()
+        last = thread.submit(call_unless_failed, last, call, *args, **kwargs)
 
     def close(*, failed: bool) -> None:
-        in_thread(tracker.close)(failed=failed)
+        submit(tracker.close, failed=failed)
         thread.shutdown()  # waits
         last.result()
 
-    return Tracker(tracker.name, in_thread(tracker.log), in_thread(tracker.log_video), close)
+    return Tracker(tracker.name, partial(submit, tracker.log), partial(submit, tracker.log_video), close)

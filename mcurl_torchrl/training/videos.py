@@ -1,4 +1,4 @@
-"""Frames to MP4 and back, with the ffmpeg of the package imageio-ffmpeg."""
+"""Frames to MP4, with the ffmpeg of the package imageio-ffmpeg."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcurl_torchrl.checks import check_count, needs
+from mcurl_torchrl.checks import needs
 from mcurl_torchrl.files import replacing
 
-__all__ = ["read_video", "side_by_side", "write_video"]
+__all__ = ["side_by_side", "write_video"]
 
 _SMALLEST_SIDE = 256
 _GAP = 8  # pixels between two pictures
 
 
-def write_video(
-    path: str | os.PathLike[str], frames: Iterable[Any], *, fps: float = 30, scale: int | None = None
-) -> None:
+def write_video(path: str | os.PathLike[str], frames: Iterable[Any], *, fps: float = 30) -> None:
     """Writes frames as an H.264 video that browsers and slides can play.
 
-    The file appears under its name only once it is whole. Sides of an odd length get their last row or column twice,
-    because the pixel format (yuv420p) needs even sides.
+    The file appears under its name only once it is whole. A pixel becomes a square, the smallest that makes the shorter
+    side of the video at least 256 pixels. Sides of an odd length get their last row or column twice, because the pixel
+    format (yuv420p) needs even sides.
 
     Args:
         path (path): the MP4 file; missing folders are made.
@@ -38,8 +37,6 @@ def write_video(
 
     Keyword Args:
         fps (float): frames per second. Defaults to 30.
-        scale (int, optional): the side of the square that shows one pixel. Defaults to the smallest that makes the
-            shorter side of the video at least 256 pixels.
 
     Raises:
         ValueError: if there is no frame, or one has the wrong shape or dtype.
@@ -49,12 +46,15 @@ def write_video(
     Examples:
         >>> import tempfile
         >>> import torch
-        >>> from mcurl_torchrl.training.videos import read_video, write_video
+        >>> from pathlib import Path
+        >>> from mcurl_torchrl.training.videos import write_video
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     write_video(f"{folder}/episode.mp4", torch.zeros(5, 3, 84, 84, dtype=torch.uint8))
-        ...     read_video(f"{folder}/episode.mp4").shape
-        torch.Size([5, 3, 336, 336])
+        ...     [file.name for file in Path(folder).iterdir()]
+        ['episode.mp4']
     """
+    with needs("videos need imageio-ffmpeg", "recipes"):
+        from imageio_ffmpeg import get_ffmpeg_exe
     if fps <= 0:
         raise ValueError(f"fps={fps}; it must be positive")
     images = _rgb_images(frames)
@@ -62,13 +62,13 @@ def write_video(
     if first is None:
         raise ValueError("frames is empty; a video needs at least one")
     height, width, _ = first.shape
-    scale = -(-_SMALLEST_SIDE // min(height, width)) if scale is None else check_count("scale", scale)
+    scale = -(-_SMALLEST_SIDE // min(height, width))  # rounded up
     enlarge = f"scale={scale * width}:{scale * height}:flags=neighbor,format=gbrp,pad=ceil(iw/2)*2:ceil(ih/2)*2"
     repeat_edge = f"fillborders=right={scale * width % 2}:bottom={scale * height % 2}"
     # fmt: off
     # Not imageio_ffmpeg.write_frames: it ignores ffmpeg's exit code, so that a full disk would leave a broken video.
     command = [
-        _ffmpeg(), "-y", "-loglevel", "error",
+        get_ffmpeg_exe(), "-y", "-loglevel", "error",
         "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(fps), "-i", "-",
         "-vf", f"{enlarge},{repeat_edge}",
         "-c:v", "libx264", "-preset", "veryfast", "-crf", "18", "-pix_fmt", "yuv420p",
@@ -82,7 +82,9 @@ def write_video(
         for image in itertools.chain([first], images):
             raw.write(image.numpy().tobytes())
         raw.seek(0)
-        _run([*command, str(partial)], f"write {path}", stdin=raw)
+        done = subprocess.run([*command, str(partial)], stdin=raw, capture_output=True)
+        if done.returncode != 0:
+            raise OSError(f"ffmpeg could not write {path}: {done.stderr.decode(errors='replace').strip()}")
 
 
 def side_by_side(screens: Iterable[Any], frames: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -109,38 +111,6 @@ def side_by_side(screens: Iterable[Any], frames: Iterable[Tensor]) -> Iterator[T
             row = (height - len(image)) // 2
             picture[row : row + len(image), column : column + image.shape[1]] = image
         yield picture
-
-
-def read_video(path: str | os.PathLike[str]) -> Tensor:
-    """Reads all frames of a video that ffmpeg can decode, as uint8 ``[N, 3, H, W]``.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        OSError: if ffmpeg fails, with its message.
-        ImportError: if imageio-ffmpeg is missing.
-    """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no video {path}")
-    # PPM images, one after the other: unlike raw frames they begin with their size, "P6\nWIDTH HEIGHT\n255\n".
-    command = [_ffmpeg(), "-loglevel", "error", "-i", str(path), "-f", "image2pipe", "-c:v", "ppm", "-"]
-    content = _run(command, f"read {path}", stdin=subprocess.DEVNULL)
-    header = b"\n".join(content.split(b"\n", 3)[:3]) + b"\n"
-    width, height = map(int, header.split()[1:3])
-    frames = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(-1, len(header) + height * width * 3)
-    return frames[:, len(header) :].reshape(-1, height, width, 3).permute(0, 3, 1, 2).contiguous()
-
-
-def _ffmpeg() -> str:
-    with needs("videos need imageio-ffmpeg", "recipes"):
-        from imageio_ffmpeg import get_ffmpeg_exe
-    return get_ffmpeg_exe()
-
-
-def _run(command: list[str], purpose: str, *, stdin: Any) -> bytes:
-    done = subprocess.run(command, stdin=stdin, capture_output=True)
-    if done.returncode != 0:
-        raise OSError(f"ffmpeg could not {purpose}: {done.stderr.decode(errors='replace').strip()}")
-    return done.stdout
 
 
 def _rgb_images(frames: Iterable[Any]) -> Iterator[Tensor]:

@@ -18,7 +18,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -31,11 +30,11 @@ from torchrl.collectors import Collector
 from torchrl.envs import EnvBase, SerialEnv
 
 from mcurl_torchrl.agents.explorers import Explorer
-from mcurl_torchrl.checks import check_choice, check_count, check_number
+from mcurl_torchrl.checks import check_choice, check_count, check_number, needs
 from mcurl_torchrl.training.episodes import EnvironmentFailed
 from mcurl_torchrl.training.seeds import derive_seed, seed_everything
 
-__all__ = ["CollectorWorkers", "Fragment", "WorkerLost"]
+__all__ = ["CollectorWorkers", "WorkerLost"]
 
 BACKENDS = ("process", "ray")
 START_SECONDS = 600.0  # the longest time in which a worker may make its environments
@@ -45,21 +44,6 @@ LOOK_SECONDS = 0.5  # how often to check the workers while none of them answers
 
 class WorkerLost(RuntimeWarning):
     """A worker ended, or returned no steps for too long; the others continue."""
-
-
-@dataclass(frozen=True)
-class Fragment:
-    """Steps that a worker took one after the other, in TorchRL's layout.
-
-    Attributes:
-        worker (int): the worker's number.
-        steps (TensorDictBase): ``[time]``, or ``[environments, time]`` if a worker has several.
-        tag (int): the tag that was given to :meth:`CollectorWorkers.ask`.
-    """
-
-    worker: int
-    steps: TensorDictBase
-    tag: int
 
 
 class CollectorWorkers:
@@ -134,9 +118,8 @@ class CollectorWorkers:
             options |= {"num_threads": torch.get_num_threads()}
         else:
             options |= {"remote_configs": {"num_cpus": 1, "max_restarts": 0}}
-        worker = _Worker(number, partial(Collector, [make], self._policy(explorer.for_worker()), **options))
-        worker.listen(self._results)
-        return worker
+        make_collector = partial(Collector, [make], self._policy(explorer.for_worker()), **options)
+        return _Worker(number, make_collector, self._results)
 
     def _wait_for_start(self) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -165,7 +148,7 @@ class CollectorWorkers:
 
         Args:
             numbers (list of int): the workers.
-            tag (int): a number that is returned with the fragments.
+            tag (int): a number that :attr:`busy` shows until they answer.
         """
         if not numbers:
             return
@@ -173,13 +156,14 @@ class CollectorWorkers:
         for number in numbers:
             self._workers[number].ask(weights, tag)
 
-    def receive(self) -> Fragment | None:
+    def receive(self) -> tuple[int, TensorDictBase] | None:
         """Waits for a fragment of any worker; each fragment is returned once.
 
         A worker that fails or does not answer in time is given up, with a :class:`WorkerLost` warning.
 
         Returns:
-            The fragment, or None if no worker that was asked is left.
+            The worker and its steps in TorchRL's layout, ``[time]``, or ``[environments, time]`` if a worker has
+            several environments; None if no worker that was asked is left.
 
         Raises:
             EnvironmentFailed: if no worker is left at all.
@@ -196,7 +180,7 @@ class CollectorWorkers:
                 self._lose(worker, f"failed: {_in_a_line(result)}")
                 continue
             worker.asked_at = None
-            return Fragment(worker.number, result, worker.tag)
+            return worker.number, result
         if not self._workers:
             raise EnvironmentFailed(f"no worker is left of {self.num_workers}; the last one {self._last_reason}")
         return None
@@ -228,7 +212,7 @@ class CollectorWorkers:
             worker.end()
         deadline = time.monotonic() + CLOSE_SECONDS
         for worker in workers:
-            worker.join(max(0.0, deadline - time.monotonic()))
+            worker.thread.join(max(0.0, deadline - time.monotonic()))
         for worker in workers:
             worker.kill()
         torch.set_num_threads(threads)  # TorchRL changes it
@@ -237,20 +221,17 @@ class CollectorWorkers:
 class _Worker:
     """One collector, and the thread that waits for it."""
 
-    def __init__(self, number: int, make: Callable[[], Any]) -> None:
+    def __init__(self, number: int, make: Callable[[], Any], results: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
         self.number = number
         self.collector: Any = None
         self.error: BaseException | None = None
         self.started = threading.Event()
         self.asked_at: float | None = None
         self.tag = 0
-        self._make = make
         self._questions: queue.SimpleQueue[TensorDictBase | None] = queue.SimpleQueue()
-
-    def listen(self, results: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
         # A daemon: a thread that waits for a hung worker must not keep the program from ending.
-        self._thread = threading.Thread(target=self._run, args=(results,), name=f"worker {self.number}", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, args=(make, results), name=f"worker {number}", daemon=True)
+        self.thread.start()
 
     def ask(self, weights: TensorDictBase, tag: int) -> None:
         self.asked_at, self.tag = time.monotonic(), tag
@@ -260,15 +241,10 @@ class _Worker:
         self._forget_actors_without_ray()
         self._questions.put(None)
 
-    def join(self, seconds: float) -> None:
-        self._thread.join(seconds)
-
-    def _run(self, results: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
+    def _run(self, make: Callable[[], Any], results: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
         try:
-            try:
-                self.collector = self._make()
-            finally:
-                self.started.set()
+            self.collector = make()
+            self.started.set()
             batches: Iterator[TensorDictBase] = iter(self.collector)
             while (weights := self._questions.get()) is not None:
                 self.collector.update_policy_weights_(weights)
@@ -330,19 +306,15 @@ def _warm_start() -> Iterator[None]:
 
 
 def _connect_to_ray(num_workers: int) -> None:
-    try:
+    with needs("backend='ray' needs Ray", "cluster"):
         import ray
-    except ImportError as error:
-        raise ImportError("backend='ray' needs Ray: pip install 'mcurl-torchrl[cluster]'") from error
     # A thread that still waits for an actor after ray.shutdown() would start Ray again. RAY_ENABLE_AUTO_CONNECT=0 has
     # the same effect if it is set before TorchRL imports Ray.
     ray._private.auto_init_hook.enable_auto_connect = False
     if not ray.is_initialized():
         # RAY_ADDRESS names a cluster to connect to. Otherwise a new one starts here: an actor counts as a core.
-        local: dict[str, Any] = (
-            {} if "RAY_ADDRESS" in os.environ else {"num_cpus": max(num_workers, os.cpu_count() or 1)}
-        )
-        ray.init(include_dashboard=False, log_to_driver=False, **local)
+        cores = None if "RAY_ADDRESS" in os.environ else max(num_workers, os.cpu_count() or 1)
+        ray.init(include_dashboard=False, log_to_driver=False, num_cpus=cores)
 
 
 def _make_worker_env(make_env: bytes, *, num_envs: int, seed: int, paths: list[str]) -> EnvBase:

@@ -10,13 +10,14 @@ import yaml
 from omegaconf import OmegaConf
 
 from mcurl_torchrl import load_policy
-from mcurl_torchrl.training import RunDirectory, read_policy_folder, read_video
+from mcurl_torchrl.training import RunDirectory, read_policy_folder
 from recipes import evaluate, play
 from recipes.command_line import BadCommand
 from recipes.model_card import card, pack
 from recipes.policies import POLICIES, find_policy, shipped
 from recipes.trained import open_trained
 from tests.recipes.running import SMALL, settings, train
+from tests.videos import read_video
 
 CPU = torch.device("cpu")
 

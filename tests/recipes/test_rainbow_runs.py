@@ -17,7 +17,6 @@ from mcurl_torchrl.training import (
     evaluate,
     export_policy,
     human_normalized_score,
-    read_video,
     tables,
 )
 from recipes import launch
@@ -27,6 +26,7 @@ from recipes.schema import RainbowRecipeConfig, SACRecipeConfig
 from tests.recipes import running
 from tests.recipes.running import HIDING, RECIPES, SMALL
 from tests.recipes.test_rainbow_configs import ALGOS, settings
+from tests.videos import read_video
 from tests.warm_start import run_python
 
 CATCH = ["env=gym", "env.id=tests.learning.catch:Catch-v0", "env.num_frames=2", "objective.slice_len=6"]

@@ -22,13 +22,13 @@ from mcurl_torchrl.training import (
     derive_seed,
     evaluate,
     export_policy,
-    read_video,
     tables,
 )
 from recipes.building import make_env
 from recipes.sac_mcurl import make_agent, make_replay
 from tests.recipes.running import HIDING, RECIPES, SMALL, settings, train
 from tests.recipes.test_sac_configs import ALGOS, TASKS
+from tests.videos import read_video
 from tests.warm_start import run_python
 
 DOT = ["env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0"]

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from mcurl_torchrl import make_atari_env, make_dmc_env, make_pixel_env
 from mcurl_torchrl.modules import GaussianPolicy
-from mcurl_torchrl.training import Evaluation, RunPlan, TrainingRun, evaluate, read_video
+from mcurl_torchrl.training import Evaluation, RunPlan, TrainingRun, evaluate
 from mcurl_torchrl.training import evaluation as evaluation_module
 from mcurl_torchrl.training.trackers import Tracker, Trackers
 from mcurl_torchrl.training.videos import side_by_side
 from tests.envs.test_dmc import actions_of, play
 from tests.envs.tiny import Tiny
+from tests.videos import read_video
 
 
 def as_uint8(*shape: int) -> Tensor:
@@ -154,8 +155,7 @@ def told_by_ffmpeg(path: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True).stderr
 
 
-@pytest.mark.parametrize(("fps", "shown"), [(None, 5.0), (20.0, 20.0)])
-def test_a_run_films_at_the_speed_of_the_environment(tmp_path: Path, fps: float | None, shown: float) -> None:
+def test_a_run_films_at_the_speed_of_the_environment(tmp_path: Path) -> None:
     class Fast(Tiny):
         metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
 
@@ -167,7 +167,7 @@ def test_a_run_films_at_the_speed_of_the_environment(tmp_path: Path, fps: float 
 
     env = make_pixel_env(Fast(render_mode="rgb_array"), action_repeat=2)
     plan = RunPlan("fast", 1, total_agent_steps=4, evaluation_interval=4, checkpoint_interval=100, action_repeat=2)
-    plan = RunPlan(**{**vars(plan), "fps": fps, "log_interval": 2, "evaluation_episodes": 3, "num_frames": 3})
+    plan = RunPlan(**{**vars(plan), "log_interval": 2, "evaluation_episodes": 3, "num_frames": 3})
     tracker = Tracker("test", log, lambda *_: None, lambda failed: None)
     run = TrainingRun(tmp_path, plan, progress=False, trackers=Trackers([tracker]))
     run.track(GaussianPolicy([4], 1, hidden_dim=4))
@@ -177,7 +177,7 @@ def test_a_run_films_at_the_speed_of_the_environment(tmp_path: Path, fps: float 
             sum(range(1000))
         run.finish_step(step, zeros, env)
     told = told_by_ffmpeg(run.directory.videos / "env_steps_8.mp4")
-    assert f"{shown:g} fps" in told
+    assert " 5 fps" in told
     assert read_video(run.directory.videos / "env_steps_8.mp4").shape == (5, 3, 264, 704)  # 12 x 32, enlarged by 22
     # The same numbers for all trackers: how far the returns lie apart, and the speed.
     returns = [15 + 40, 15 + 40, 15 + 40]

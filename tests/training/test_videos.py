@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from mcurl_torchrl.training.videos import read_video, write_video
+from mcurl_torchrl.training.videos import write_video
+from tests.videos import read_video
 
 RED, GREEN, BLUE = (220, 30, 20), (20, 200, 40), (30, 40, 210)
 
@@ -39,11 +40,9 @@ class TestRoundTrip:
         centres = back[:, :, 8::16, 8::16]
         assert (centres.float() - frames[:, :, ::4, ::4].float()).abs().mean() < 8
 
-    @pytest.mark.parametrize(
-        ("side", "scale", "expected"), [(84, None, 336), (100, None, 300), (256, None, 256), (84, 1, 84), (10, 3, 30)]
-    )
-    def test_the_scale(self, side: int, scale: int | None, expected: int, tmp_path: Path) -> None:
-        write_video(tmp_path / "a.mp4", plain([RED, GREEN], side, side), scale=scale)
+    @pytest.mark.parametrize(("side", "expected"), [(84, 336), (100, 300), (256, 256)])
+    def test_the_scale(self, side: int, expected: int, tmp_path: Path) -> None:
+        write_video(tmp_path / "a.mp4", plain([RED, GREEN], side, side))
         assert read_video(tmp_path / "a.mp4").shape == (2, 3, expected, expected)
 
     def test_odd_sides_repeat_the_edge(self, tmp_path: Path) -> None:
@@ -118,7 +117,6 @@ def test_what_ffmpeg_says_is_in_the_error(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_video(tmp_path / "a.mp4", plain([RED] * 3, 85, 85))
-    read_video(tmp_path / "a.mp4")
     assert capfd.readouterr() == ("", "")
 
 
@@ -146,10 +144,6 @@ def test_bad_options(tmp_path: Path) -> None:
     frames = plain([RED], 84, 84)
     with pytest.raises(ValueError, match="fps=0"):
         write_video(tmp_path / "a.mp4", frames, fps=0)
-    with pytest.raises(ValueError, match="scale=0"):
-        write_video(tmp_path / "a.mp4", frames, scale=0)
-    with pytest.raises(FileNotFoundError, match="nothing.mp4"):
-        read_video(tmp_path / "nothing.mp4")
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,55 +1,102 @@
-"""Steps of workers: written to a replay buffer as a training loop needs them, or as rollouts."""
+"""Sources of steps: environments of this process or of workers, written to a replay buffer or given as rollouts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.utils import NestedKey
 from torch import Tensor
 from torchrl.envs import EnvBase
 
 from mcurl_torchrl.agents.explorers import Explorer
 from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.replay import FrameReplayBuffer
-from mcurl_torchrl.training.episodes import EnvironmentFailed
+from mcurl_torchrl.training.episodes import EnvironmentFailed, EpisodeStream, EpisodeStreams, step_keys
 from mcurl_torchrl.training.seeds import derive_seed
-from mcurl_torchrl.training.workers import CollectorWorkers, Fragment
+from mcurl_torchrl.training.workers import CollectorWorkers
 
-__all__ = ["WorkerRollouts", "WorkerSource"]
-
-_FLAGS = ("done", "terminated", "truncated")
+__all__ = ["InlineSource", "WorkerRollouts", "WorkerSource"]
 
 
-class _Returns:
-    """The returns of the episodes of each worker's environments."""
+class InlineSource:
+    """Steps environments of this process and writes their steps to a replay buffer.
 
-    def __init__(self, num_workers: int, envs_per_worker: int) -> None:
-        self._running = torch.zeros(num_workers, envs_per_worker)
-        self.last = torch.full_like(self._running, torch.nan)
+    One environment takes one step for each agent step. Of n environments, each takes a step at every n-th agent step,
+    all in one forward pass: at agent steps 1, n + 1, 2n + 1 and so on. The loop has its updates at every agent step, so
+    the number of updates per step of an environment is the same for any n.
 
-    def note(self, worker: int, steps: TensorDictBase) -> None:
-        """Adds the rewards of steps ``[time]`` or ``[environments, time]``."""
-        envs = self._running.shape[1]
-        rewards, ends = (steps["next", name].reshape(envs, -1).unbind(1) for name in ("reward", "done"))
-        for reward, ended in zip(rewards, ends, strict=True):
-            total = self._running[worker] + reward
-            self.last[worker] = torch.where(ended, total, self.last[worker])
-            self._running[worker] = torch.where(ended, 0.0, total)
+    Args:
+        envs (sequence of EnvBase): environments of one kind, each without batch dimensions.
+        explore (callable): the observation of one environment to its action; observations ``[n, ...]`` of several to
+            actions ``[n, ...]``.
+        buffer (FrameReplayBuffer): gets the steps, with a column for each environment.
 
-    def mean(self) -> float | None:
-        """Returns the mean of the last returns; None before the first episode has ended."""
-        ended = self.last[~self.last.isnan()]
-        return ended.mean().item() if len(ended) else None
+    Keyword Args:
+        seed (int): the run's seed.
+        observation_key (str): the key of the observation for which actions are chosen. Defaults to ``"pixels"``.
 
+    Examples:
+        >>> import torch
+        >>> from torchrl.data import LazyTensorStorage
+        >>> from torchrl.envs import GymEnv
+        >>> from mcurl_torchrl import FrameReplayBuffer
+        >>> from mcurl_torchrl.training import InlineSource
+        >>> states = {"pixels_key": "observation", "frame_dtype": torch.float32}
+        >>> buffer = FrameReplayBuffer(storage=LazyTensorStorage(1000, ndim=2), **states)
+        >>> envs = [GymEnv("Pendulum-v1") for _ in range(4)]
+        >>> source = InlineSource(
+        ...     envs, lambda seen: torch.zeros(len(seen), 1), buffer, seed=1, observation_key="observation"
+        ... )
+        >>> for step in range(1, 7):
+        ...     source.collect(step)
+        >>> buffer.writer.written  # of each environment
+        tensor([2, 2, 2, 2])
+    """
 
-def _kept(observation_key: str) -> list[NestedKey]:
-    """Lists the keys that are kept of a worker's steps."""
-    flags: list[NestedKey] = [("next", flag) for flag in _FLAGS]
-    return [observation_key, "action", ("next", observation_key), ("next", "reward"), *flags]
+    def __init__(
+        self,
+        envs: Sequence[EnvBase],
+        explore: Callable[[Tensor], Tensor],
+        buffer: FrameReplayBuffer,
+        *,
+        seed: int,
+        observation_key: str = "pixels",
+    ) -> None:
+        self._streams: EpisodeStream | EpisodeStreams
+        if len(envs) == 1:
+            self._streams = EpisodeStream(envs[0], seed=seed, observation_key=observation_key, ranks=buffer.ranks)
+        else:
+            self._streams = EpisodeStreams(envs, seed=seed, observation_key=observation_key)
+        self._num_envs = len(envs)
+        self._explore = explore
+        self._buffer = buffer
+
+    @property
+    def last_return(self) -> float | None:
+        """The return of the last episode that ended; with several environments, the mean over them."""
+        return self._streams.last_return
+
+    def collect(self, step: int) -> None:
+        """Takes the steps that the buffer must have at an agent step; call it once for each agent step, in order.
+
+        Raises:
+            EnvironmentFailed: if an environment raises an error, or gives a reward that is not finite.
+        """
+        if isinstance(self._streams, EpisodeStream):
+            self._buffer.add(self._streams.step(self._explore))
+        elif step % self._num_envs == 1:
+            self._buffer.extend(self._streams.rollout(self._explore, 1))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state of the environments' streams."""
+        return self._streams.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Brings each environment to its saved state; warns as :class:`EpisodeStream` does."""
+        self._streams.load_state_dict(state)
 
 
 class _CollectsByWorkers:
@@ -62,14 +109,22 @@ class _CollectsByWorkers:
         *,
         seed: int,
         num_workers: int,
-        envs_per_worker: int,
+        envs_per_worker: int = 1,
+        fragment_len: int = 32,
+        observation_key: str = "pixels",
         **options: Any,
     ) -> None:
         options |= {"num_workers": num_workers, "envs_per_worker": envs_per_worker}
+        options |= {"fragment_len": fragment_len, "observation_key": observation_key}
         self._start = partial(CollectorWorkers, make_env, explorer, **options)
-        self._seed = seed
-        self._returns = _Returns(num_workers, envs_per_worker)
         self._workers: CollectorWorkers | None = None
+        self._seed = seed
+        self._keys = step_keys(observation_key)
+        self._num_envs = envs_per_worker
+        self._fragment = fragment_len * envs_per_worker
+        self._ahead = (num_workers + 1) * self._fragment
+        self._returns = torch.zeros(num_workers, envs_per_worker)  # of the episodes under way
+        self._last_returns = torch.full_like(self._returns, torch.nan)
 
     def _started(self, done: int) -> CollectorWorkers:
         """Returns the workers. Their seed depends on ``done``, so that a resumed run starts with other episodes."""
@@ -77,10 +132,19 @@ class _CollectsByWorkers:
             self._workers = self._start(seed=derive_seed(self._seed, "workers", done))
         return self._workers
 
+    def _note_returns(self, worker: int, steps: TensorDictBase) -> None:
+        """Adds the rewards of steps ``[time]`` or ``[environments, time]`` to the returns of a worker's episodes."""
+        rewards, ends = (steps["next", name].reshape(self._num_envs, -1).unbind(1) for name in ("reward", "done"))
+        for reward, ended in zip(rewards, ends, strict=True):
+            total = self._returns[worker] + reward
+            self._last_returns[worker] = torch.where(ended, total, self._last_returns[worker])
+            self._returns[worker] = torch.where(ended, 0.0, total)
+
     @property
     def last_return(self) -> float | None:
         """The mean over the environments of the return of the last episode that ended; None before the first end."""
-        return self._returns.mean()
+        ended = self._last_returns[~self._last_returns.isnan()]
+        return ended.mean().item() if len(ended) else None
 
     def close(self) -> None:
         """Ends the workers."""
@@ -120,30 +184,12 @@ class WorkerSource(_CollectsByWorkers):
         buffer: FrameReplayBuffer,
         *,
         total_agent_steps: int,
-        seed: int,
-        num_workers: int,
-        envs_per_worker: int = 1,
-        fragment_len: int = 32,
-        observation_key: str = "pixels",
         **options: Any,
     ) -> None:
-        super().__init__(
-            make_env,
-            explorer,
-            seed=seed,
-            num_workers=num_workers,
-            envs_per_worker=envs_per_worker,
-            fragment_len=fragment_len,
-            observation_key=observation_key,
-            **options,
-        )
+        super().__init__(make_env, explorer, **options)
         self.total = check_count("total_agent_steps", total_agent_steps)
         self.written = 0
         self._buffer = buffer
-        self._observation_key = observation_key
-        self._num_envs = envs_per_worker
-        self._fragment = fragment_len * envs_per_worker
-        self._ahead = (num_workers + 1) * self._fragment
 
     def collect(self, step: int) -> None:
         """Writes until the buffer has had as many steps as the agent step says; starts the workers at the first call.
@@ -161,13 +207,13 @@ class WorkerSource(_CollectsByWorkers):
             falls_behind = any(step - asked >= 2 * self._ahead for asked in workers.busy.values())
             if self.written >= min(step, self.total) and not falls_behind:
                 return
-            if (fragment := workers.receive()) is not None:
-                self._write(fragment)
+            if (received := workers.receive()) is not None:
+                self._write(*received)
 
-    def _write(self, fragment: Fragment) -> None:
-        """Writes a fragment, up to the last step of all, to the columns of its worker."""
-        first = fragment.worker * self._num_envs
-        steps = fragment.steps.select(*_kept(self._observation_key), ("collector", "traj_ids"))
+    def _write(self, worker: int, steps: TensorDictBase) -> None:
+        """Writes the steps of a worker, up to the last step of all, to its columns."""
+        first = worker * self._num_envs
+        steps = steps.select(*self._keys, ("collector", "traj_ids"))
         steps = steps[..., : (self.total - self.written) // self._num_envs]
         if not steps.numel():
             return
@@ -175,17 +221,17 @@ class WorkerSource(_CollectsByWorkers):
         try:
             self._buffer.extend(steps, columns=columns)
         except ValueError as error:  # a reward that is not finite, for example
-            raise EnvironmentFailed(f"the steps of worker {fragment.worker} cannot be stored: {error}") from error
+            raise EnvironmentFailed(f"the steps of worker {worker} cannot be stored: {error}") from error
         self.written += steps.numel()
-        self._returns.note(fragment.worker, steps)
+        self._note_returns(worker, steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the number of steps written, and the last returns."""
-        return {"written": self.written, "last_returns": self._returns.last}
+        return {"written": self.written, "last_returns": self._last_returns}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on with that number. Workers keep no state: new episodes begin."""
-        self.written, self._returns.last = state["written"], state["last_returns"]
+        self.written, self._last_returns = state["written"], state["last_returns"]
 
 
 class WorkerRollouts(_CollectsByWorkers):
@@ -204,28 +250,9 @@ class WorkerRollouts(_CollectsByWorkers):
     """
 
     def __init__(
-        self,
-        make_env: Callable[[], EnvBase],
-        explorer: Explorer,
-        *,
-        rollout_len: int,
-        num_workers: int,
-        envs_per_worker: int = 1,
-        seed: int,
-        observation_key: str = "pixels",
-        **options: Any,
+        self, make_env: Callable[[], EnvBase], explorer: Explorer, *, rollout_len: int, **options: Any
     ) -> None:
-        super().__init__(
-            make_env,
-            explorer,
-            seed=seed,
-            num_workers=num_workers,
-            envs_per_worker=envs_per_worker,
-            fragment_len=rollout_len,
-            observation_key=observation_key,
-            **options,
-        )
-        self._keys = _kept(observation_key)
+        super().__init__(make_env, explorer, fragment_len=rollout_len, **options)
         self._taken = 0
 
     def rollout(self, choose: Callable[[Tensor], Tensor], length: int) -> TensorDictBase:
@@ -244,10 +271,10 @@ class WorkerRollouts(_CollectsByWorkers):
         workers = self._started(self._taken)
         workers.ask(workers.idle, tag=self._taken)
         found: dict[int, TensorDictBase] = {}
-        while workers.busy and (fragment := workers.receive()) is not None:
-            steps = fragment.steps[..., :length].select(*self._keys)
-            found[fragment.worker] = steps.reshape(-1, length)
-            self._returns.note(fragment.worker, steps)
+        while workers.busy and (received := workers.receive()) is not None:
+            worker, steps = received[0], received[1][..., :length].select(*self._keys)
+            found[worker] = steps.reshape(-1, length)
+            self._note_returns(worker, steps)
         if len(found) < workers.num_workers:
             raise EnvironmentFailed(f"a rollout needs all workers; {len(found)} of {workers.num_workers} are left")
         self._taken += 1
@@ -255,8 +282,8 @@ class WorkerRollouts(_CollectsByWorkers):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the number of rollouts, and the last returns."""
-        return {"taken": self._taken, "last_returns": self._returns.last}
+        return {"taken": self._taken, "last_returns": self._last_returns}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on with that number. Workers keep no state: new episodes begin."""
-        self._taken, self._returns.last = state["taken"], state["last_returns"]
+        self._taken, self._last_returns = state["taken"], state["last_returns"]
