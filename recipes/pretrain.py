@@ -41,7 +41,7 @@ from mcurl_torchrl.training import (
     probe_encoder,
     seed_everything,
 )
-from recipes.building import make_augmentations, make_env, make_task, padding
+from recipes.building import make_augmentations, make_env, make_task, padding, settings_for
 from recipes.launch import BadCommand, launch, pick_device
 from recipes.value_checks import check_values
 
@@ -181,13 +181,7 @@ def make_encoder(cfg: PretrainConfig, buffer: FrameReplayBuffer) -> PixelEncoder
         return AtariEncoder(channels, size, architecture=cfg.encoder.architecture)
     if size < cfg.encoder.crop_size:
         raise BadCommand(f"encoder.crop_size={cfg.encoder.crop_size}; the frames are {size}x{size}")
-    return PixelEncoder(
-        channels,
-        cfg.encoder.crop_size,
-        num_layers=cfg.encoder.num_layers,
-        num_filters=cfg.encoder.num_filters,
-        feature_dim=cfg.encoder.feature_dim,
-    )
+    return PixelEncoder(channels, cfg.encoder.crop_size, **settings_for(PixelEncoder, cfg.encoder))
 
 
 if __name__ == "__main__":

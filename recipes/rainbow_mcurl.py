@@ -41,6 +41,7 @@ from recipes.building import (
     num_columns,
     padding,
     section,
+    settings_for,
     start_encoder,
     storage_ndim,
     use_computing,
@@ -124,14 +125,7 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
         policy = RainbowPolicy(
             env.observation_spec["pixels"].shape,
             env.action_spec.n,
-            architecture=rainbow.architecture,
-            hidden_dim=rainbow.hidden_dim,
-            num_atoms=rainbow.num_atoms,
-            value_bounds=tuple(rainbow.value_bounds),
-            sigma_init=rainbow.sigma_init,
-            noisy=rainbow.noisy,
-            dueling=rainbow.dueling,
-            rescale=rainbow.rescale,
+            **settings_for(RainbowPolicy, rainbow),
         ).to(device)
     start_encoder(policy.network.encoder, cfg.encoder, objective=cfg.objective.name)
     with section("rainbow"):
@@ -158,18 +152,7 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
             sampler=buffer.sampler,
             random_action=env.action_spec.rand,
             total_agent_steps=cfg.total_env_steps // cfg.env.action_repeat,
-            first_update_agent_steps=rainbow.first_update_agent_steps,
-            updates_per_agent_step=rainbow.updates_per_agent_step,
-            target_interval_agent_steps=rainbow.target_interval_agent_steps,
-            priority_correction_begin=rainbow.priority_correction_begin,
-            priority_correction_end=rainbow.priority_correction_end,
-            epsilon_begin=rainbow.epsilon_begin,
-            epsilon_end=rainbow.epsilon_end,
-            epsilon_decay_agent_steps=rainbow.epsilon_decay_agent_steps,
-            lr=rainbow.lr,
-            adam_eps=rainbow.adam_eps,
-            max_gradient_norm=rainbow.max_gradient_norm,
-            target_tau=rainbow.target_tau,
+            **settings_for(RainbowAgent, rainbow),
             ranks=buffer.ranks,
         )
     learning_steps = cfg.total_env_steps // cfg.env.action_repeat - rainbow.first_update_agent_steps + 1
