@@ -22,11 +22,10 @@ from torchrl.envs import EnvBase, RewardClipping, TransformedEnv
 
 from mcurl_torchrl import AuxiliaryTask, FrameReplayBuffer, make_atari_env, make_dmc_env, make_pixel_env
 from mcurl_torchrl.agents import Agent, Computing, RainbowAgent, Resets, SACAgent
-from mcurl_torchrl.checks import check_choice
 from mcurl_torchrl.modules import start_encoder_from
 from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.training import InlineSource, WorkerSource
-from mcurl_torchrl.transforms import AUGMENTATIONS, make_augmentation
+from mcurl_torchrl.transforms import make_augmentation
 from recipes.schema import (
     AugmentationConfig,
     CollectorConfig,
@@ -263,7 +262,6 @@ def make_augmentations(
     made = {}
     for part in ("batch", "views"):
         kind, scale = augmentation[part], augmentation[f"{part}_intensity"]
-        check_choice(f"augmentation.{part}", kind, AUGMENTATIONS)
         if kind == "crop" and crop_size is None:
             raise ValueError(
                 f"augmentation.{part}=crop is for SAC, whose encoder takes a crop of the image; use shift or none"

@@ -19,7 +19,7 @@ from recipes import console
 from recipes.finding_runs import runs_near, why_not_resumable
 from recipes.objective_files import objective_keys
 from recipes.schema import CONF
-from recipes.value_checks import FREE
+from recipes.value_checks import FREE, BadCommand
 
 if TYPE_CHECKING:  # this imports torch, which takes seconds: functions import it only when they read a run directory
     from mcurl_torchrl.training import RunDirectory
@@ -51,10 +51,6 @@ def config_folder(config_name: str) -> Path:
     """Returns the folder with a script's config and its own groups; all scripts share the groups of conf/shared."""
     (found,) = CONF.glob(f"*/{config_name}.yaml")
     return found.parent
-
-
-class BadCommand(Exception):
-    """The command line is wrong; the message explains the error."""
 
 
 def program() -> str:

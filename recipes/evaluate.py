@@ -25,17 +25,14 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from mcurl_torchrl.training import RunDirectory, export_policy, round_weights, write_video
-from recipes.launch import BadCommand, launch, pick_device
+from recipes.launch import launch, pick_device
 from recipes.model_card import pack
 from recipes.trained import open_trained
 
 
 def main(cfg: DictConfig) -> None:
     directory = RunDirectory(cfg.run)
-    try:
-        trained = open_trained(directory.path, which=cfg.which, device=pick_device(cfg.device))
-    except ValueError as error:
-        raise BadCommand(str(error)) from error
+    trained = open_trained(directory.path, which=cfg.which, device=pick_device(cfg.device))
     if cfg.half:
         round_weights(trained.policy.network)  # before playing, so that the packed weights are scored
     epsilon = trained.epsilon if cfg.epsilon is None else cfg.epsilon

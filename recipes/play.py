@@ -42,10 +42,7 @@ from recipes.trained import open_trained
 
 def main(cfg: DictConfig) -> None:
     folder = find_policy(cfg.policy)
-    try:
-        trained = open_trained(folder, which=cfg.which, device=pick_device(cfg.device))
-    except ValueError as error:
-        raise BadCommand(str(error)) from error
+    trained = open_trained(folder, which=cfg.which, device=pick_device(cfg.device))
     evaluation = trained.play(
         episodes=cfg.episodes,
         seed=cfg.seed,

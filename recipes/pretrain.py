@@ -29,7 +29,6 @@ from torchrl.data import LazyTensorStorage, TensorSpec
 from mcurl_torchrl import AtariEncoder, AuxiliaryTask, FrameReplayBuffer, PixelEncoder
 from mcurl_torchrl.agents import optimize
 from mcurl_torchrl.agents.diagnostics import check_finite
-from mcurl_torchrl.checks import check_choice
 from mcurl_torchrl.modules import save_encoder
 from mcurl_torchrl.replay import atari_dqn_episodes, open_replay, vd4rl_episodes
 from mcurl_torchrl.training import (
@@ -44,8 +43,6 @@ from mcurl_torchrl.training import (
 from recipes.building import make_augmentations, make_env, make_task, padding, settings_for
 from recipes.launch import BadCommand, launch, pick_device
 from recipes.value_checks import check_values
-
-SOURCES = ("random", "replay", "atari_dqn", "vd4rl")
 
 
 def main(cfg: PretrainConfig) -> None:
@@ -110,11 +107,7 @@ def train(
 
 def check(cfg: PretrainConfig) -> None:
     """Refuses settings that do not fit together, before frames are collected."""
-    try:
-        check_choice("data.source", cfg.data.source, SOURCES)
-        check_values(cfg)
-    except ValueError as error:
-        raise BadCommand(str(error)) from None
+    check_values(cfg)
     if cfg.objective.name == "none":
         raise BadCommand("objective=none: pretraining needs an objective; choose another one")
     if cfg.data.source == "replay" and cfg.data.path is None:

@@ -36,8 +36,8 @@ def main(cfg: DictConfig) -> None:
 
 def score_all(cfg: DictConfig, folder: Path) -> None:
     names = list(cfg.encoders) if OmegaConf.is_list(cfg.encoders) else [cfg.encoders]
+    device = pick_device(cfg.device)
     try:
-        device = pick_device(cfg.device)
         encoders = {name: open_encoder(Path(name)).to(device) for name in map(str, names)}
     except (OSError, ValueError) as error:
         raise BadCommand(f"encoders: {error}") from error

@@ -23,7 +23,6 @@ from torchrl.envs import EnvBase
 
 from mcurl_torchrl import CategoricalDQNLoss, FrameReplayBuffer, PrioritizedTransitionSampler
 from mcurl_torchrl.agents import RainbowAgent
-from mcurl_torchrl.checks import check_choice
 from mcurl_torchrl.modules import RainbowPolicy
 from mcurl_torchrl.objectives import ExpectedDQNLoss
 from mcurl_torchrl.ranks import ALONE, Ranks
@@ -129,8 +128,7 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
         ).to(device)
     start_encoder(policy.network.encoder, cfg.encoder, objective=cfg.objective.name)
     with section("rainbow"):
-        made = losses[check_choice("loss", rainbow.loss, tuple(losses))]
-        value = made(policy.network, gamma=rainbow.gamma, double=rainbow.double)
+        value = losses[rainbow.loss](policy.network, gamma=rainbow.gamma, double=rainbow.double)
     task = make_task(
         cfg.objective,
         policy.network.encoder,

@@ -68,7 +68,9 @@ HOW = [
 
 
 def main(cfg: DictConfig) -> None:
-    check_settings(cfg)
+    if OmegaConf.is_missing(cfg, "runs") or cfg.runs is None or cfg.runs == [] or OmegaConf.is_dict(cfg.runs):
+        raise BadCommand("runs=DIR is needed: a folder with runs, or a list of folders: 'runs=[DIR, DIR]'")
+    check_values(cfg)
     given = OmegaConf.to_container(cfg).get("runs")
     found = find_runs([Path(str(folder)) for folder in (given if isinstance(given, list) else [given])])
     grouping = group_runs(found.runs)
@@ -97,15 +99,6 @@ def main(cfg: DictConfig) -> None:
     ]
     write(Path(cfg.out), cfg.title, blocks, pages)
     print("\n".join([*pages.in_short, *problems, f"written to {Path(cfg.out) / 'report.html'}"]))
-
-
-def check_settings(cfg: DictConfig) -> None:
-    if OmegaConf.is_missing(cfg, "runs") or cfg.runs is None or cfg.runs == [] or OmegaConf.is_dict(cfg.runs):
-        raise BadCommand("runs=DIR is needed: a folder with runs, or a list of folders: 'runs=[DIR, DIR]'")
-    try:
-        check_values(cfg)
-    except ValueError as error:
-        raise BadCommand(str(error)) from None
 
 
 # -- the blocks around the benchmarks ----------------------------------------------------------------------------------
