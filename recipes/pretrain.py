@@ -17,8 +17,6 @@ if __name__ == "__main__":  # before the imports that take seconds
     answer_early(config_name="pretrain", schema=PretrainConfig)
 
 import copy
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -35,13 +33,12 @@ from mcurl_torchrl.training import (
     Checkpoints,
     EpisodeStream,
     Table,
-    collect_probe_data,
     derive_seed,
-    probe_encoder,
     seed_everything,
 )
 from recipes.building import make_augmentations, make_env, make_task, padding, settings_for
 from recipes.launch import BadCommand, launch, pick_device
+from recipes.probe import score
 from recipes.value_checks import check_values
 
 
@@ -66,18 +63,8 @@ def pretrain(cfg: PretrainConfig, folder: Path) -> None:
     train(cfg, encoder, task, buffer, Table(folder / "metrics.csv"))
     print(f"written to {save_encoder(encoder, folder / 'encoder.pt')}")
     if cfg.probe.episodes:
-        data = collect_probe_data(
-            make_env(cfg.env, training=False),
-            episodes=cfg.probe.episodes,
-            steps=cfg.probe.agent_steps,
-            seed=derive_seed(cfg.seed, "probe"),
-        )
-        options = {"held_out": cfg.probe.held_out, "ridge": cfg.probe.ridge}
-        scores = {"trained": probe_encoder(encoder, data, **options)}
-        scores["untrained"] = probe_encoder(untrained, data, **options)
-        (folder / "probe.json").write_text(json.dumps({name: asdict(one) for name, one in scores.items()}, indent=2))
-        for name, score in scores.items():
-            print(f"{name}: R2 {score.r2:.3f}, error {score.error:.3f}")
+        env, both = make_env(cfg.env, training=False), {"trained": encoder, "untrained": untrained}
+        score(both, env, cfg.probe, seed=derive_seed(cfg.seed, "probe"), folder=folder)
 
 
 def train(
