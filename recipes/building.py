@@ -21,7 +21,7 @@ from torchrl.data import Categorical, LazyMemmapStorage, LazyTensorStorage
 from torchrl.envs import EnvBase, RewardClipping, TransformedEnv
 
 from mcurl_torchrl import AuxiliaryTask, FrameReplayBuffer, make_atari_env, make_dmc_env, make_pixel_env
-from mcurl_torchrl.agents import Agent, Computing, RainbowAgent, Resets, SACAgent
+from mcurl_torchrl.agents import Computing, RainbowAgent, Resets, SACAgent
 from mcurl_torchrl.modules import start_encoder_from
 from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.training import InlineSource, WorkerSource
@@ -242,11 +242,6 @@ def use_resets(agent: SACAgent | RainbowAgent, resets: ResetsConfig, *, total_up
 def make_computing(cfg: RecipeConfig, device: torch.device) -> Computing:
     """Makes the object that computes the losses; raises a ValueError if this machine cannot use the settings."""
     return Computing(device, compile=cfg.compile, precision=cfg.precision, cuda_graphs=cfg.cuda_graphs)
-
-
-def use_computing(agent: Agent, cfg: RecipeConfig) -> None:
-    """Sets how an agent computes its losses: compiled or not, and in which precision."""
-    agent.computing = make_computing(cfg, agent.device)
 
 
 # -- augmentation ------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from recipes.building import (
     check_room,
     check_workers,
     make_augmentations,
+    make_computing,
     make_env,
     make_storage,
     make_task,
@@ -38,7 +39,6 @@ from recipes.building import (
     section,
     settings_for,
     start_encoder,
-    use_computing,
     worker_options,
 )
 from recipes.launch import recipe
@@ -150,7 +150,7 @@ def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
             **settings_for(PPOAgent, ppo),
             augmentation=augmentations["batch"],
         )
-    use_computing(agent, cfg)
+    agent.computing = make_computing(cfg, agent.device)
     return agent
 
 

@@ -33,6 +33,7 @@ from recipes.building import (
     check_collector,
     check_room,
     make_augmentations,
+    make_computing,
     make_env,
     make_source,
     make_storage,
@@ -43,7 +44,6 @@ from recipes.building import (
     settings_for,
     start_encoder,
     storage_ndim,
-    use_computing,
     use_resets,
 )
 from recipes.launch import recipe
@@ -155,7 +155,7 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
         )
     learning_steps = cfg.total_env_steps // cfg.env.action_repeat - rainbow.first_update_agent_steps + 1
     use_resets(agent, cfg.resets, total_updates=learning_steps * rainbow.updates_per_agent_step)
-    use_computing(agent, cfg)
+    agent.computing = make_computing(cfg, agent.device)
     return agent
 
 

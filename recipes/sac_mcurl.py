@@ -31,6 +31,7 @@ from recipes.building import (
     check_collector,
     check_room,
     make_augmentations,
+    make_computing,
     make_env,
     make_source,
     make_storage,
@@ -40,7 +41,6 @@ from recipes.building import (
     settings_for,
     start_encoder,
     storage_ndim,
-    use_computing,
     use_resets,
 )
 from recipes.launch import recipe
@@ -137,7 +137,7 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
         )
     learning_steps = cfg.total_env_steps // cfg.env.action_repeat - sac.random_agent_steps
     use_resets(agent, cfg.resets, total_updates=learning_steps * sac.updates_per_agent_step)
-    use_computing(agent, cfg)
+    agent.computing = make_computing(cfg, agent.device)
     return agent
 
 
