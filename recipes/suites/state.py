@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -101,15 +100,6 @@ def _flat(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def _key(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
-
-
-def clear_unsaved(directory: RunDirectory) -> None:
-    """Empties the folder of a run that ended before its first checkpoint, except for its tracebacks."""
-    with directory.lock():
-        for path in directory.path.iterdir():
-            if path.name in (".lock", "error.log"):
-                continue
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def read_result(directory: RunDirectory) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, StopRequested
+from mcurl_torchrl.training import RunDirectory, StopRequested
 from recipes.command_line import quoted
 from recipes.suites.definition import PlannedRun
 from recipes.suites.processes import Launcher, NotStarted, Process
 from recipes.suites.provenance import RECIPES, now
-from recipes.suites.state import clear_unsaved, look, read_result
+from recipes.suites.state import look, read_result
 
 Status = Literal["waiting", "running", "elsewhere", "done", "failed", "refused", "stopped"]
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -57,11 +57,10 @@ class Job:
             return
         self.attempts += 1
         try:
-            if stage == "unsaved":
-                clear_unsaved(self.directory)
             self.directory.path.parent.mkdir(parents=True, exist_ok=True)
             place = quoted(self.directory.path)
-            # A preempted job is started again with the same command, and resume=auto continues it.
+            # A preempted job is started again with the same command: resume=auto continues it, and empties the folder
+            # of a run that ended before its first checkpoint.
             anew = [*self.run.overrides, f"hydra.run.dir={place}", "resume=auto"]
             told = [f"resume={place}"] if stage == "interrupted" else anew
             command = [sys.executable, str(RECIPES / f"{self.run.recipe}.py"), *told]
@@ -71,8 +70,6 @@ class Job:
                 self.log_begin = log.tell()
             self.process = launcher.start(command, self.log, run=self.directory.path, nice=nice)
             self.status = "running"
-        except RunDirectoryInUse as error:
-            self.status, self.reason = "elsewhere", str(error)
         except (OSError, NotStarted) as error:
             self.status, self.reason = "failed", f"it could not be started: {error}"
 
