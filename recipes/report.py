@@ -151,7 +151,7 @@ def all_runs(found: Found, grouping: Grouping, pages: Pages) -> list[Block]:
         returns = ["–" if value is None else number(Estimate(value)) for value in (final, best)]
         how_far = f"{steps(run.env_steps)} of {steps(run.total_env_steps)}"
         about = [run.task, methods.get(run.path, run.label), str(run.seed), run.status, how_far, *returns]
-        rows.append([*about, written(run.commits), f"`{run.path}`", remarks or "–"])
+        rows.append([*about, run.code, f"`{run.path}`", remarks or "–"])
         if final is not None and run.path not in twice:
             pages.record(
                 "run", "final return", Estimate(final), benchmark=run.benchmark, task=run.task,
@@ -166,11 +166,6 @@ def all_runs(found: Found, grouping: Grouping, pages: Pages) -> list[Block]:
         blocks.append(Paragraph("These folders could not be read as runs and are left out:"))
         blocks.append(Bullets([f"`{path}`: {why}" for path, why in found.unreadable]))
     return blocks
-
-
-def written(commits: tuple[str | None, ...]) -> str:
-    """Writes the commits of a run: that of its start, and others with which it was resumed."""
-    return ", ".join(dict.fromkeys("not known" if commit is None else commit[:9] for commit in commits))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

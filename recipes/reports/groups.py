@@ -12,7 +12,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from recipes.command_line import CONF
-from recipes.reports.runs import FINISHED, UNFINISHED, Run, flat
+from recipes.reports.runs import FINISHED, UNFINISHED, Run
+from recipes.resuming import flat
 
 # Settings that may differ between runs that are averaged: they affect neither learning nor scores.
 NOT_COMPARED = ("seed", "threads", "device", "resume", "resume_changed", "replay.memmap")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from mcurl_torchrl.training import Checkpoints, RunDirectory, RunDirectoryInUse, tables
 from recipes.command_line import BadCommand
-from recipes.resuming import saved_config
+from recipes.resuming import flat, saved_config
 from recipes.suites.definition import PlannedRun
 
 # Settings in which a run may differ from the suite's plan: they do not affect learning, or the folder's name has them.
@@ -82,20 +82,12 @@ def disagreements(saved: Any, planned: dict[str, Any], set_there: set[str]) -> I
 
     A setting that only one of them has belongs to another version of the code: it counts only if it was set explicitly.
     """
-    before, now = dict(_flat(saved)), dict(_flat(planned))
+    before, now = dict(flat(saved)), dict(flat(planned))
     for key in sorted({*before, *now}):
         if key.partition(".")[0] in NOT_COMPARED or before.get(key) == now.get(key):
             continue
         if (key in before and key in now) or key in set_there:
             yield f"{key} is {before.get(key)}, not {now.get(key)}"
-
-
-def _flat(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items() if isinstance(settings, dict) else ():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _key(override: str) -> str:
