@@ -7,10 +7,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import TextIO
 
 from recipes.suites.provenance import marks
-from recipes.suites.state import progress_of, read_result
+from recipes.suites.state import progress_in, read_result
 from recipes.suites.workers import Job
 
 TABLE_SECONDS, LINES_SECONDS = 1.0, 300.0
@@ -115,17 +116,11 @@ def table(jobs: list[Job], statuses: set[str]) -> list[str]:
 def _how_far(job: Job) -> str:
     if job.status in ("failed", "refused"):
         return job.reason.partition("\n")[0]
-    progress = progress_of(job.run, job.directory)
+    progress = progress_in(job.directory, job.run.settings()["total_env_steps"])
     steps = f"{progress.env_steps:>9,} of {progress.total:,} env steps"
-    left = "" if progress.seconds_left is None else f"  {_duration(progress.seconds_left)} left"
+    left = "" if progress.seconds_left is None else f"  {timedelta(seconds=round(progress.seconds_left))} left"
     return f"{steps}  return {_number(progress.last_return):>8}{left}"
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"

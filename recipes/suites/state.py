@@ -31,10 +31,10 @@ class Found:
 class Progress:
     """The progress of a run; None for a value that its files do not contain."""
 
-    env_steps: int | None = None
-    total: int | None = None
-    last_return: float | None = None  # the mean of the last evaluation
-    seconds_left: float | None = None
+    env_steps: int
+    total: int
+    last_return: float | None  # the mean of the last evaluation
+    seconds_left: float | None
 
 
 def look(run: PlannedRun, directory: RunDirectory) -> Found:
@@ -101,11 +101,6 @@ def read_result(directory: RunDirectory) -> dict[str, Any]:
         if isinstance(result, dict):
             return result
     return {}
-
-
-def progress_of(run: PlannedRun, directory: RunDirectory) -> Progress:
-    """Reads the progress of a run of a suite from its files."""
-    return progress_in(directory, run.settings()["total_env_steps"])
 
 
 def progress_in(directory: RunDirectory, total: int) -> Progress:

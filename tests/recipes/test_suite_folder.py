@@ -19,7 +19,7 @@ from recipes.suites.board import Board
 from recipes.suites.definition import PlannedRun, read_suite
 from recipes.suites.folder import note_start
 from recipes.suites.provenance import declare, marks
-from recipes.suites.state import look, progress_of
+from recipes.suites.state import look, progress_in
 from recipes.suites.workers import Job, last_message
 from tests.recipes.running import SMALL, train
 
@@ -135,7 +135,7 @@ def test_a_run_on_which_another_process_works(run: RunDirectory):
 
 
 def test_how_far_a_run_is(run: RunDirectory, tmp_path: Path):
-    nothing = progress_of(PLANNED, RunDirectory(tmp_path / "nothing"))
+    nothing = progress_in(RunDirectory(tmp_path / "nothing"), total=40)
     assert (nothing.env_steps, nothing.total, nothing.last_return, nothing.seconds_left) == (0, 40, None, None)
     evaluated = json.loads(run.result.read_text())
     rows = tables.read(run.metrics.path)
@@ -143,7 +143,7 @@ def test_how_far_a_run_is(run: RunDirectory, tmp_path: Path):
     for row, seconds in zip(rows[:3], (1.0, 5.0, 25.0), strict=True):
         run.metrics.append({**row, "seconds": seconds})
     run.write_result({**evaluated, "env_steps": 0, "finished": False})
-    progress = progress_of(PLANNED, run)
+    progress = progress_in(run, total=40)
     assert (progress.env_steps, progress.last_return) == (30, evaluated["final_return"])
     assert progress.seconds_left == pytest.approx(10 * 24 / 20)  # 20 steps took 24 seconds
 
