@@ -9,7 +9,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from mcurl_torchrl.files import write_file
-from mcurl_torchrl.reports import Estimate, mean_over_seeds
+from mcurl_torchrl.reports import mean_over_seeds
 from mcurl_torchrl.training import Checkpoints, Evaluation, RunDirectory, save_policy, write_video
 from recipes.launch import env_name
 from recipes.trained import Trained
@@ -32,6 +32,7 @@ def pack(
     licence: str | None, half: bool = False,
 ) -> Path:  # fmt: skip
     """Writes the folder; :func:`~mcurl_torchrl.load_policy` reads it, and ``mcurl play`` plays it."""
+    estimate = mean_over_seeds(evaluation.returns)  # Student's 95 % interval, over episodes
     about = {
         "env": OmegaConf.to_container(trained.env),
         "training": describe_training(run, which),
@@ -40,7 +41,7 @@ def pack(
             "seed": seed,
             "epsilon": epsilon,
             "mean": evaluation.mean,
-            "interval": interval(evaluation.returns),
+            "interval": [estimate.low, estimate.high] if estimate.has_interval else None,
             "returns": evaluation.returns,
         },
         "licence": licence,
@@ -69,12 +70,6 @@ def describe_training(run: RunDirectory, which: str) -> dict[str, Any]:
         "commit": (manifest.get("git") or {}).get("commit"),
         "versions": manifest.get("versions", {}),
     }
-
-
-def interval(returns: list[float]) -> list[float] | None:
-    """Returns Student's 95 % interval of the mean over episodes; None for too few episodes."""
-    estimate: Estimate = mean_over_seeds(returns)
-    return [estimate.low, estimate.high] if estimate.has_interval else None
 
 
 def card(about: dict[str, Any], folder: str, *, filmed: bool) -> str:

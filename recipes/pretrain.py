@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
-from torchrl.data import LazyTensorStorage, TensorSpec
+from torchrl.data import LazyTensorStorage
 
 from mcurl_torchrl import AtariEncoder, AuxiliaryTask, FrameReplayBuffer, PixelEncoder
 from mcurl_torchrl.agents import optimize
@@ -59,7 +59,8 @@ def pretrain(cfg: PretrainConfig, folder: Path) -> None:
     untrained = copy.deepcopy(encoder)
     crop_size = cfg.encoder.crop_size if cfg.encoder.kind == "pixel" else None
     augmentation = make_augmentations(cfg.augmentation, crop_size=crop_size)["views"]
-    task = make_task(cfg.objective, encoder, buffer, augmentation=augmentation, action_spec=action_spec(cfg))
+    actions = make_env(cfg.env, training=False).action_spec  # the data must have the same actions
+    task = make_task(cfg.objective, encoder, buffer, augmentation=augmentation, action_spec=actions)
     train(cfg, encoder, task, buffer, Table(folder / "metrics.csv"))
     print(f"written to {save_encoder(encoder, folder / 'encoder.pt')}")
     if cfg.probe.episodes:
@@ -103,11 +104,6 @@ def check(cfg: PretrainConfig) -> None:
         raise BadCommand(
             f"data.source={cfg.data.source} needs data.dataset, such as Pong/1 or main/walker_walk/random/64px"
         )
-
-
-def action_spec(cfg: PretrainConfig) -> TensorSpec:
-    """Returns the action spec of ``env``, for objectives that use actions; the data must have the same actions."""
-    return make_env(cfg.env, training=False).action_spec
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------
