@@ -36,14 +36,7 @@ def main(cfg: DictConfig) -> None:
     if cfg.half:
         round_weights(trained.policy.network)  # before playing, so that the packed weights are scored
     epsilon = trained.epsilon if cfg.epsilon is None else cfg.epsilon
-    evaluation = trained.play(
-        episodes=cfg.episodes,
-        seed=cfg.seed,
-        num_envs=cfg.num_envs,
-        epsilon=epsilon,
-        record=cfg.video,
-        on_episode=lambda episode, score: print(f"episode {episode}: {score:.1f}", flush=True),
-    )
+    evaluation = trained.play(cfg)
     folder = Path(HydraConfig.get().runtime.output_dir)
     scores = {
         "run": str(directory.path),
