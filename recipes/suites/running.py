@@ -45,17 +45,7 @@ def run(suite: Suite, runs: list[PlannedRun], launcher: Launcher, *, at_once: in
         if job.status != "waiting":
             board.note(job)
     with catch_stop_signals() as stop:
-        work(
-            jobs,
-            launcher,
-            at_once=at_once,
-            nice=nice,
-            retries=retries,
-            stop=stop,
-            show=board.show,
-            note=board.note,
-            on_stop=board.leave,
-        )
+        work(jobs, launcher, board, stop, at_once=at_once, nice=nice, retries=retries)
     board.show(jobs, now=True)
     if stop.requested:
         print("stopped; the same command continues the suite")
