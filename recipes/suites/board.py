@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import TextIO
+from time import monotonic
 
 from recipes.suites.provenance import marks
 from recipes.suites.state import progress_in, read_result
@@ -25,40 +24,28 @@ class Board:
     Args:
         name: the name of the suite.
         declared: the declaration of the suite's YAML file; runs of other code are marked.
-        stream: the output; stdout by default.
-        clock: returns the time in seconds.
     """
 
-    def __init__(
-        self,
-        name: str,
-        declared: Mapping[str, str] | None = None,
-        *,
-        stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._name = name
-        self._declared = declared
-        self._stream = sys.stdout if stream is None else stream
-        self._clock = clock
-        self._live = self._stream.isatty()
+    def __init__(self, name: str, declared: Mapping[str, str] | None = None) -> None:
+        self._name, self._declared = name, declared
+        self._live = sys.stdout.isatty()
         self._drawn = 0  # lines of the table that are on the screen
-        self._next = clock() + (0.0 if self._live else LINES_SECONDS)
+        self._next = monotonic() + (0.0 if self._live else LINES_SECONDS)
 
     def note(self, job: Job) -> None:
         """Prints that a job's status has changed."""
         self.say(self._event(job))
         if self._live:
-            self._next = self._clock()  # the table was erased
+            self._next = monotonic()  # the table was erased
 
     def say(self, text: str) -> None:
         """Prints a permanent line."""
         self._erase()
-        print(text, file=self._stream, flush=True)
+        print(text, flush=True)
 
     def show(self, jobs: list[Job], *, now: bool = False) -> None:
         """Draws the table, or prints the progress of the runs, if the last output is old enough."""
-        if self._clock() < self._next and not now:
+        if monotonic() < self._next and not now:
             return
         if self._live:
             width, height = shutil.get_terminal_size()
@@ -66,11 +53,11 @@ class Board:
             if len(lines) > height - 1:
                 lines = [*lines[: height - 2], f"... and {len(lines) - height + 2} more"]
             self._erase()
-            print("\n".join(line[: width - 1] for line in lines), file=self._stream, flush=True)
+            print("\n".join(line[: width - 1] for line in lines), flush=True)
             self._drawn = len(lines)
         else:
             self.say("\n".join([self._counts(jobs), *table(jobs, UNDER_WAY)]))  # failures were printed when they came
-        self._next = self._clock() + (TABLE_SECONDS if self._live else LINES_SECONDS)
+        self._next = monotonic() + (TABLE_SECONDS if self._live else LINES_SECONDS)
 
     def leave(self) -> None:
         """Keeps the current table on the screen, because other output follows."""
@@ -78,7 +65,7 @@ class Board:
 
     def _erase(self) -> None:
         if self._drawn:
-            self._stream.write(f"\x1b[{self._drawn}F\x1b[J")
+            print(f"\x1b[{self._drawn}F\x1b[J", end="")
             self._drawn = 0
 
     def _counts(self, jobs: list[Job]) -> str:

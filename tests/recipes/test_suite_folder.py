@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -159,7 +160,9 @@ class Terminal(io.StringIO):
 def test_the_table_is_drawn_over_itself(run: RunDirectory, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "120")
     stream, time = Terminal(), [0.0]
-    board = Board("small", stream=stream, clock=lambda: time[0])
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr("recipes.suites.board.monotonic", lambda: time[0])
+    board = Board("small")
     unfinish(run)
     jobs = [Job(PLANNED, run, "running"), Job(PLANNED, run, "failed", reason="OSError: no\nmore"), Job(PLANNED, run)]
     board.show(jobs)
@@ -181,14 +184,17 @@ def test_a_table_that_is_too_high_is_cut(run: RunDirectory, monkeypatch: pytest.
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("LINES", "5")
     stream = Terminal()
-    Board("small", stream=stream).show([Job(PLANNED, run, "failed", reason="why" * 30)] * 9)
+    monkeypatch.setattr(sys, "stdout", stream)
+    Board("small").show([Job(PLANNED, run, "failed", reason="why" * 30)] * 9)
     lines = stream.getvalue().splitlines()
     assert len(lines) == 4 and lines[-1] == "... and 7 more" and max(map(len, lines)) == 39
 
 
-def test_lines_where_there_is_no_terminal(run: RunDirectory):
+def test_lines_where_there_is_no_terminal(run: RunDirectory, monkeypatch: pytest.MonkeyPatch):
     stream, time = io.StringIO(), [0.0]
-    board = Board("small", stream=stream, clock=lambda: time[0])
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr("recipes.suites.board.monotonic", lambda: time[0])
+    board = Board("small")
     job = Job(PLANNED, run, "done")
     board.note(job)
     returned = json.loads(run.result.read_text())["final_return"]
@@ -343,12 +349,11 @@ def test_runs_of_other_code_are_marked(repository: Path):
     assert marks(manifest(None), declared) == [f"of commit unknown, not of the declared {first[:7]}"]
 
 
-def test_a_mark_stands_beside_the_return(run: RunDirectory, repository: Path):
-    stream = io.StringIO()
-    Board("small", {"commit": git(repository, "rev-parse", "HEAD"), "time": ""}, stream=stream).note(
-        Job(PLANNED, run, "done")
-    )
-    assert "(of commit " in stream.getvalue() and "not of the declared" in stream.getvalue()
+def test_a_mark_stands_beside_the_return(run: RunDirectory, repository: Path, capsys: pytest.CaptureFixture[str]):
+    board = Board("small", {"commit": git(repository, "rev-parse", "HEAD"), "time": ""})
+    board.note(Job(PLANNED, run, "done"))
+    said = capsys.readouterr().out
+    assert "(of commit " in said and "not of the declared" in said
 
 
 def test_declaring_writes_commit_and_time(repository: Path):
