@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mcurl_torchrl.training import Checkpoints, RunDirectory, RunDirectoryInUse, tables
-from recipes.command_line import BadCommand
 from recipes.resuming import flat, saved_config
 from recipes.suites.definition import PlannedRun
 
@@ -41,7 +40,7 @@ def look(run: PlannedRun, directory: RunDirectory) -> Found:
     """Returns the stage of a run."""
     try:
         return _look(run, directory)
-    except (BadCommand, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         return Found("refused", str(error))
 
 
