@@ -15,7 +15,7 @@ from recipes import evaluate, play
 from recipes.command_line import BadCommand
 from recipes.model_card import card, pack
 from recipes.policies import POLICIES, find_policy, shipped
-from recipes.schema import PlayConfig
+from recipes.schema import EvaluateConfig, PlayConfig
 from recipes.trained import open_trained
 from tests.recipes.running import SMALL, settings, train
 
@@ -31,9 +31,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 @pytest.fixture(scope="module")
 def packed(run: RunDirectory) -> Path:
     trained = open_trained(run.path, device=CPU)
-    evaluation = trained.play(PlayConfig(episodes=4, seed=3, num_envs=2, epsilon=0.5))
-    folder = run.path.parent / "packed"
-    return pack(trained, evaluation, folder, run=run, which="latest", seed=3, epsilon=0.5, licence="mit")
+    cfg = EvaluateConfig(str(run.path), episodes=4, seed=3, num_envs=2, epsilon=0.5, licence="mit")
+    cfg.pack = str(run.path.parent / "packed")
+    return pack(trained, trained.play(cfg), cfg, epsilon=0.5)
 
 
 def front_matter(card: Path) -> dict:
@@ -59,8 +59,8 @@ def test_the_folder_is_laid_out_as_on_the_hub(packed: Path) -> None:
 
 def test_a_card_says_what_is_not_known(run: RunDirectory, tmp_path: Path) -> None:
     trained = open_trained(run.path, device=CPU)
-    evaluation = trained.play(PlayConfig(episodes=1, seed=3, video=False))
-    folder = pack(trained, evaluation, tmp_path, run=run, which="latest", seed=3, epsilon=0.0, licence=None)
+    cfg = EvaluateConfig(str(run.path), episodes=1, seed=3, video=False, pack=str(tmp_path))
+    folder = pack(trained, trained.play(cfg), cfg, epsilon=0.0)
     written = (folder / "README.md").read_text(encoding="utf-8")
     assert "| licence | none was stated |" in written and front_matter(folder / "README.md")["license"] == "unknown"
     assert "interval" not in written.split("| seeds")[0] and not (folder / "replay.mp4").exists()
