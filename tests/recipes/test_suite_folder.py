@@ -19,6 +19,7 @@ from recipes.suites import provenance
 from recipes.suites.board import Board
 from recipes.suites.definition import PlannedRun, read_suite
 from recipes.suites.folder import note_start
+from recipes.suites.processes import Local
 from recipes.suites.provenance import declare, marks
 from recipes.suites.state import look, progress_in
 from recipes.suites.workers import Job, last_message
@@ -80,9 +81,12 @@ def test_a_run_without_a_checkpoint_begins_anew(run: RunDirectory):
     shutil.rmtree(run.checkpoints)
     (run.path / "error.log").write_text("what went wrong")
     assert look(PLANNED, run).stage == "unsaved"
-    run.clear()  # as a recipe with resume=auto does
-    assert {path.name for path in run.path.iterdir()} >= {".lock", "error.log"}
-    assert look(PLANNED, run).stage == "missing"
+    before = run.read_manifest()
+    job = Job(PLANNED, run)
+    job.start(Local(), nice=0)
+    assert job.process.wait() == 0 and look(PLANNED, run).stage == "finished"
+    assert run.read_manifest()["time"] > before["time"] and run.read_manifest()["resumed"] == []
+    assert (run.path / "error.log").read_text() == "what went wrong"
 
 
 def test_checkpoints_that_cannot_be_read_are_not_thrown_away(run: RunDirectory):
