@@ -21,12 +21,11 @@ from torchrl.data import Categorical, LazyMemmapStorage, LazyTensorStorage
 from torchrl.envs import EnvBase, RewardClipping, TransformedEnv
 
 from mcurl_torchrl import AuxiliaryTask, FrameReplayBuffer, make_atari_env, make_dmc_env, make_pixel_env
-from mcurl_torchrl.agents import Agent, Computing, RainbowAgent, Resets, SACAgent
-from mcurl_torchrl.checks import check_choice
+from mcurl_torchrl.agents import Computing, RainbowAgent, Resets, SACAgent
 from mcurl_torchrl.modules import start_encoder_from
 from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.training import InlineSource, WorkerSource
-from mcurl_torchrl.transforms import AUGMENTATIONS, make_augmentation
+from mcurl_torchrl.transforms import make_augmentation
 from recipes.schema import (
     AugmentationConfig,
     CollectorConfig,
@@ -43,41 +42,27 @@ from recipes.value_checks import check_env
 def make_env(env: EnvConfig, *, training: bool) -> EnvBase:
     """Makes an environment for training, or for evaluation with whole games and raw scores."""
     check_env(env)
-    shared = {"num_frames": env.num_frames, "image_size": env.image_size}
     if env.backend == "dmc":
-        return make_dmc_env(
-            env.task,
-            **shared,
-            action_repeat=env.action_repeat,
-            camera_id=env.camera_id,
-            from_pixels=env.observation == "pixels",
-            shadows=env.shadows,
-            multisampling=env.multisampling,
-        )
+        return make_dmc_env(**settings_for(make_dmc_env, env), from_pixels=env.observation == "pixels")
     if env.backend == "atari":
-        return make_atari_env(
-            env.game,
-            training=training,
-            **shared,
-            interpolation=env.interpolation,
-            frame_skip=env.frame_skip,
-            max_noops=env.max_noops,
-            max_emulator_frames=env.max_emulator_frames,
-            terminal_on_life_loss=training and env.terminal_on_life_loss,
-            clip_rewards=training and env.clip_rewards,
-        )
+        in_training = {key: training and env[key] for key in ("terminal_on_life_loss", "clip_rewards")}
+        return make_atari_env(**settings_for(make_atari_env, env) | in_training, training=training)
     find_modules_here()
     made = make_pixel_env(
         env.id,
-        **shared,
-        action_repeat=env.action_repeat,
-        pixels_key=env.pixels_key,
-        render=env.render,
+        **settings_for(make_pixel_env, env),
         categorical_actions=True,
         film=not training,
         env_kwargs=None if env.kwargs is None else OmegaConf.to_container(env.kwargs, resolve=True),
     )
     return TransformedEnv(made, RewardClipping(-1.0, 1.0)) if training and env.clip_rewards else made
+
+
+def settings_for(made: Callable[..., Any], *sections: Any) -> dict[str, Any]:
+    """Returns those settings of config sections that a class or a function takes: parameters have the same names."""
+    parameters = inspect.signature(made).parameters
+    found = {key: section[key] for section in sections for key in section if key in parameters}
+    return {key: tuple(value) if OmegaConf.is_list(value) else value for key, value in found.items()}
 
 
 def find_modules_here() -> None:
@@ -259,11 +244,6 @@ def make_computing(cfg: RecipeConfig, device: torch.device) -> Computing:
     return Computing(device, compile=cfg.compile, precision=cfg.precision, cuda_graphs=cfg.cuda_graphs)
 
 
-def use_computing(agent: Agent, cfg: RecipeConfig) -> None:
-    """Sets how an agent computes its losses: compiled or not, and in which precision."""
-    agent.computing = make_computing(cfg, agent.device)
-
-
 # -- augmentation ------------------------------------------------------------------------------------------------------
 
 
@@ -277,7 +257,6 @@ def make_augmentations(
     made = {}
     for part in ("batch", "views"):
         kind, scale = augmentation[part], augmentation[f"{part}_intensity"]
-        check_choice(f"augmentation.{part}", kind, AUGMENTATIONS)
         if kind == "crop" and crop_size is None:
             raise ValueError(
                 f"augmentation.{part}=crop is for SAC, whose encoder takes a crop of the image; use shift or none"

@@ -19,7 +19,7 @@ from recipes import console
 from recipes.finding_runs import runs_near, why_not_resumable
 from recipes.objective_files import objective_keys
 from recipes.schema import CONF
-from recipes.value_checks import FREE
+from recipes.value_checks import FREE, BadCommand
 
 if TYPE_CHECKING:  # this imports torch, which takes seconds: functions import it only when they read a run directory
     from mcurl_torchrl.training import RunDirectory
@@ -51,10 +51,6 @@ def config_folder(config_name: str) -> Path:
     """Returns the folder with a script's config and its own groups; all scripts share the groups of conf/shared."""
     (found,) = CONF.glob(f"*/{config_name}.yaml")
     return found.parent
-
-
-class BadCommand(Exception):
-    """The command line is wrong; the message explains the error."""
 
 
 def program() -> str:
@@ -144,9 +140,7 @@ def prepare(arguments: list[str], schema: type, conf: Path) -> list[str]:
         from recipes.launchers import settings_to_start_again
 
         return [*arguments, *settings_to_start_again(overrides, schema)]
-    if resumed[-1].value() is None:
-        return arguments
-    if resumed[-1].value() == AUTO:
+    if resumed[-1].value() in (None, AUTO):
         return arguments
     given = {override.key_or_group for override in overrides}
     directory = open_run(resumed[-1])
@@ -172,19 +166,22 @@ def check_resume(overrides: list[Override], *, multirun: bool) -> None:
 
 
 def run_named_by(override: Override) -> Path:
-    """Returns the run that an override of `resume` or `run` names, or refuses it."""
+    """Returns the run that an override of `resume` or `run` names, or refuses it and lists runs near its path."""
     if override.is_sweep_override():
         raise BadCommand(f"{override.input_line}: there is no such path, and Hydra reads it as several values")
     path = Path(str(override.value())).absolute()
-    check_resumable(path)
+    if why := why_not_resumable(path):
+        raise BadCommand(f"{path}: {why}. {runs_near(path)}")
     return path
 
 
 def open_run(override: Override) -> RunDirectory:
-    from mcurl_torchrl.training import RunDirectory
+    """Opens the run that an override names; refuses a run without a checkpoint that can be read."""
+    from mcurl_torchrl.training import Checkpoints, RunDirectory
 
     directory = RunDirectory(run_named_by(override))
-    check_readable(directory)
+    if Checkpoints(directory.checkpoints).latest() is None:
+        raise BadCommand(f"{directory.path}: none of its checkpoints can be read. {runs_near(directory.path)}")
     return directory
 
 
@@ -291,19 +288,15 @@ def check_override(override: Override, schema: type, conf: Path, objective: set[
 
 def chosen(override: Override) -> list[Any]:
     value = override.value()
-    if isinstance(value, ChoiceSweep):
-        return list(value.list)
-    return [value]
+    return list(value.list) if isinstance(value, ChoiceSweep) else [value]
 
 
 def known_keys(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, bool]]:
     """Yields every dotted key of a config, and whether it takes a dictionary with any keys."""
     for key in config:
-        name = f"{prefix}{key}"
-        node = config._get_node(key)
-        sections = isinstance(node, DictConfig) and not node._is_none()
+        name, node = f"{prefix}{key}", config._get_node(key)
         yield name, name in FREE
-        if sections:
+        if isinstance(node, DictConfig) and not node._is_none():
             yield from known_keys(node, f"{name}.")
 
 
@@ -314,17 +307,3 @@ def did_you_mean(word: str, choices: list[str]) -> str:
     if close:
         return f"did you mean {' or '.join(close)}?"
     return f"choose one of {', '.join(choices)}"
-
-
-def check_resumable(path: Path) -> None:
-    """Refuses a path without a run that can be resumed; the message lists runs near the path."""
-    if why := why_not_resumable(path):
-        raise BadCommand(f"{path}: {why}. {runs_near(path)}")
-
-
-def check_readable(directory: RunDirectory) -> None:
-    """Refuses a run without a checkpoint that can be read."""
-    from mcurl_torchrl.training import Checkpoints
-
-    if Checkpoints(directory.checkpoints).latest() is None:
-        raise BadCommand(f"{directory.path}: none of its checkpoints can be read. {runs_near(directory.path)}")

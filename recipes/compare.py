@@ -70,8 +70,7 @@ def settings(a: Run, b: Run) -> list[str]:
         if own := [f"{key}={run.settings[key]}" for key in differing if key not in other.settings]:
             lines.append(f"  only {letter} has {', '.join(own)}")
     lines = ["settings that differ (A | B):", *lines] if lines else ["all settings are the same"]
-    codes = [", ".join(dict.fromkeys((commit or "not known")[:9] for commit in run.commits)) for run in (a, b)]
-    return [*lines, f"code: commit {codes[0]} in both" if codes[0] == codes[1] else f"code: {codes[0]} | {codes[1]}"]
+    return [*lines, f"code: commit {a.code} in both" if a.code == b.code else f"code: {a.code} | {b.code}"]
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------

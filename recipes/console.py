@@ -56,7 +56,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(overview())
         return
     if arguments[0] in VERSION:
-        print(f"mcurl_torchrl {version()}")
+        from importlib.metadata import version  # of the package, without importing it
+
+        print(f"mcurl_torchrl {version('mcurl-torchrl')}")
         return
     if importlib.util.find_spec("hydra") is None:
         sys.exit("mcurl: Hydra is missing: pip install 'mcurl-torchrl[recipes]'")
@@ -82,13 +84,6 @@ def overview(group: str = "") -> str:
     lines = [f"  mcurl {name + ' ' + command.usage:54}  {command.purpose}" for name, command in shown.items()]
     more = "Settings are written key=value; `mcurl COMMAND --help` lists those of a command."
     return "\n".join(["usage:", *lines, "", more, 'Completion in bash: eval "$(mcurl -sc install=bash)"'])
-
-
-def version() -> str:
-    """Returns the version of the package without importing it."""
-    from importlib.metadata import version as installed
-
-    return installed("mcurl-torchrl")
 
 
 def explain_unknown(typed: list[str]) -> str:

@@ -25,7 +25,7 @@ from recipes.command_line import (
     read_settings,
     run_named_by,
 )
-from recipes.value_checks import check_choices, check_values
+from recipes.value_checks import check_values
 
 ANSWER_SECONDS = 60.0  # time for the first rank to print the error
 
@@ -51,12 +51,11 @@ def answer_early(*, config_name: str, schema: type) -> None:
         if can_be_composed(arguments, overrides):
             with hydra.initialize_config_dir(str(conf), version_base="1.3"):
                 cfg = hydra.compose(config_name, [override.input_line for override in overrides])
-            check_choices(cfg, schema)
             check_values(cfg)
             if missing := OmegaConf.missing_keys(cfg):
                 examples = {one.name: one.metadata.get("example") for one in fields(schema)}
                 raise BadCommand(f"{min(missing)}={examples.get(min(missing)) or 'VALUE'} is needed")
-    except (BadCommand, ValueError, HydraException, OmegaConfBaseException, OSError) as error:
+    except (ValueError, HydraException, OmegaConfBaseException, OSError) as error:
         if not first:
             time.sleep(ANSWER_SECONDS)  # torchrun ends all ranks as soon as one fails: let the first rank print first
         sys.exit(f"{program()}: {message_of(error)}" if first else 1)

@@ -24,36 +24,21 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from mcurl_torchrl.training import RunDirectory, export_policy, round_weights, write_video
-from recipes.launch import BadCommand, launch, pick_device
+from mcurl_torchrl.training import export_policy, round_weights, write_video
+from recipes.launch import launch, pick_device
 from recipes.model_card import pack
 from recipes.trained import open_trained
 
 
 def main(cfg: DictConfig) -> None:
-    directory = RunDirectory(cfg.run)
-    try:
-        trained = open_trained(directory.path, which=cfg.which, device=pick_device(cfg.device))
-    except ValueError as error:
-        raise BadCommand(str(error)) from error
+    trained = open_trained(Path(cfg.run), which=cfg.which, device=pick_device(cfg.device))
     if cfg.half:
         round_weights(trained.policy.network)  # before playing, so that the packed weights are scored
     epsilon = trained.epsilon if cfg.epsilon is None else cfg.epsilon
-
-    def report(episode: int, score: float) -> None:
-        print(f"episode {episode}: {score:.1f}", flush=True)
-
-    evaluation = trained.play(
-        episodes=cfg.episodes,
-        seed=cfg.seed,
-        num_envs=cfg.num_envs,
-        epsilon=epsilon,
-        record=cfg.video,
-        on_episode=report,
-    )
+    evaluation = trained.play(cfg)
     folder = Path(HydraConfig.get().runtime.output_dir)
     scores = {
-        "run": str(directory.path),
+        "run": str(Path(cfg.run)),
         "which": cfg.which,
         "seed": cfg.seed,
         "epsilon": epsilon,
@@ -69,11 +54,7 @@ def main(cfg: DictConfig) -> None:
     if cfg.export is not None:
         print(f"exported to {export_policy(trained.policy, cfg.export)}")
     if cfg.pack is not None:
-        packed = pack(
-            trained, evaluation, Path(cfg.pack),
-            run=directory, which=cfg.which, seed=cfg.seed, epsilon=epsilon, licence=cfg.licence, half=cfg.half,
-        )  # fmt: skip
-        print(f"packed into {packed}")
+        print(f"packed into {pack(trained, evaluation, cfg, epsilon=epsilon)}")
     print(f"written to {folder}")
 
 

@@ -248,9 +248,9 @@ def save_after(run: TrainingRun | None) -> str:
 
 
 def pick_device(name: str, ranks: Ranks = ALONE) -> torch.device:
-    """Returns the device (with several ranks, that of this rank), or raises a ValueError if it cannot be used."""
+    """Returns the device (with several ranks, that of this rank), or refuses a name that cannot be used."""
     if ranks.count > 1 and name.startswith("cuda:"):
-        raise ValueError(f"device={name} is one device for {ranks.count} ranks; device=cuda gives each rank its own")
+        raise BadCommand(f"device={name} is one device for {ranks.count} ranks; device=cuda gives each rank its own")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and ranks.count > 1:
@@ -260,7 +260,7 @@ def pick_device(name: str, ranks: Ranks = ALONE) -> torch.device:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).partition(". ")[0]
-        raise ValueError(f"device={name} cannot be used here: {reason}; use device=cpu or device=auto") from None
+        raise BadCommand(f"device={name} cannot be used here: {reason}; use device=cpu or device=auto") from None
     return device
 
 

@@ -9,9 +9,10 @@ import yaml
 from omegaconf import OmegaConf
 
 from mcurl_torchrl.files import write_file
-from mcurl_torchrl.reports import Estimate, mean_over_seeds
+from mcurl_torchrl.reports import mean_over_seeds
 from mcurl_torchrl.training import Checkpoints, Evaluation, RunDirectory, save_policy, write_video
 from recipes.launch import env_name
+from recipes.schema import EvaluateConfig
 from recipes.trained import Trained
 
 VIDEO = "replay.mp4"  # the file name of the video that the Hub shows
@@ -27,25 +28,24 @@ Loading runs no code of these files: `config.json` names a class of the library,
 """
 
 
-def pack(
-    trained: Trained, evaluation: Evaluation, folder: Path, *, run: RunDirectory, which: str, seed: int, epsilon: float,
-    licence: str | None, half: bool = False,
-) -> Path:  # fmt: skip
+def pack(trained: Trained, evaluation: Evaluation, cfg: EvaluateConfig, *, epsilon: float) -> Path:
     """Writes the folder; :func:`~mcurl_torchrl.load_policy` reads it, and ``mcurl play`` plays it."""
+    folder = Path(cfg.pack)
+    estimate = mean_over_seeds(evaluation.returns)  # Student's 95 % interval, over episodes
     about = {
         "env": OmegaConf.to_container(trained.env),
-        "training": describe_training(run, which),
+        "training": describe_training(RunDirectory(cfg.run), cfg.which),
         "evaluation": {
             "episodes": len(evaluation.returns),
-            "seed": seed,
+            "seed": cfg.seed,
             "epsilon": epsilon,
             "mean": evaluation.mean,
-            "interval": interval(evaluation.returns),
+            "interval": [estimate.low, estimate.high] if estimate.has_interval else None,
             "returns": evaluation.returns,
         },
-        "licence": licence,
+        "licence": cfg.licence,
     }
-    save_policy(trained.policy, folder, about=about, half=half)
+    save_policy(trained.policy, folder, about=about, half=cfg.half)
     if evaluation.frames:
         write_video(folder / VIDEO, evaluation.film(), fps=evaluation.steps_per_second or 30)
     write_file(folder / "README.md", card(about, folder.name, filmed=bool(evaluation.frames)).encode())
@@ -69,12 +69,6 @@ def describe_training(run: RunDirectory, which: str) -> dict[str, Any]:
         "commit": (manifest.get("git") or {}).get("commit"),
         "versions": manifest.get("versions", {}),
     }
-
-
-def interval(returns: list[float]) -> list[float] | None:
-    """Returns Student's 95 % interval of the mean over episodes; None for too few episodes."""
-    estimate: Estimate = mean_over_seeds(returns)
-    return [estimate.low, estimate.high] if estimate.has_interval else None
 
 
 def card(about: dict[str, Any], folder: str, *, filmed: bool) -> str:

@@ -42,18 +42,8 @@ from recipes.trained import open_trained
 
 def main(cfg: DictConfig) -> None:
     folder = find_policy(cfg.policy)
-    try:
-        trained = open_trained(folder, which=cfg.which, device=pick_device(cfg.device))
-    except ValueError as error:
-        raise BadCommand(str(error)) from error
-    evaluation = trained.play(
-        episodes=cfg.episodes,
-        seed=cfg.seed,
-        num_envs=cfg.num_envs,
-        epsilon=cfg.epsilon,
-        record=cfg.video,
-        on_episode=lambda episode, score: print(f"episode {episode}: {score:,.1f}", flush=True),
-    )
+    trained = open_trained(folder, which=cfg.which, device=pick_device(cfg.device))
+    evaluation = trained.play(cfg)
     if cfg.episodes > 1:
         print(f"mean return {evaluation.mean:,.1f} over {cfg.episodes} episodes")
     if evaluation.frames:

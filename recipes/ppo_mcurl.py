@@ -31,13 +31,14 @@ from recipes.building import (
     check_room,
     check_workers,
     make_augmentations,
+    make_computing,
     make_env,
     make_storage,
     make_task,
     padding,
     section,
+    settings_for,
     start_encoder,
-    use_computing,
     worker_options,
 )
 from recipes.launch import recipe
@@ -129,20 +130,11 @@ def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
         policy = PPOPolicy(
             env.observation_spec["pixels"].shape,
             **actions,
-            architecture=ppo.architecture,
-            hidden_dim=ppo.hidden_dim,
+            **settings_for(PPOPolicy, ppo),
         )
     start_encoder(policy.encoder, cfg.encoder, objective=cfg.objective.name)
     with section("ppo"):
-        losses = LatentPPO(
-            policy,
-            gamma=ppo.gamma,
-            gae_lambda=ppo.gae_lambda,
-            clip_epsilon=ppo.clip_epsilon,
-            critic_coeff=ppo.critic_coeff,
-            entropy_coeff=ppo.entropy_coeff,
-            normalize_advantages=ppo.normalize_advantages,
-        ).to(device)
+        losses = LatentPPO(policy, **settings_for(LatentPPO, ppo)).to(device)
     task = make_task(cfg.objective, losses.encoder, buffer, augmentation=augmentations["views"], action_spec=spec)
     if ppo.rollout_len < task.steps_before_sampling:
         raise ValueError(
@@ -155,16 +147,10 @@ def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
             task,
             total_agent_steps=cfg.total_env_steps // cfg.env.action_repeat,
             rollout_agent_steps=ppo.num_envs * ppo.rollout_len,
-            epochs=ppo.epochs,
-            minibatch_size=ppo.minibatch_size,
-            lr=ppo.lr,
-            adam_eps=ppo.adam_eps,
-            anneal=ppo.anneal,
-            max_gradient_norm=ppo.max_gradient_norm,
-            auxiliary_lr=ppo.auxiliary_lr,
+            **settings_for(PPOAgent, ppo),
             augmentation=augmentations["batch"],
         )
-    use_computing(agent, cfg)
+    agent.computing = make_computing(cfg, agent.device)
     return agent
 
 

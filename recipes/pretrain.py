@@ -17,35 +17,29 @@ if __name__ == "__main__":  # before the imports that take seconds
     answer_early(config_name="pretrain", schema=PretrainConfig)
 
 import copy
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
-from torchrl.data import LazyTensorStorage, TensorSpec
+from torchrl.data import LazyTensorStorage
 
 from mcurl_torchrl import AtariEncoder, AuxiliaryTask, FrameReplayBuffer, PixelEncoder
 from mcurl_torchrl.agents import optimize
 from mcurl_torchrl.agents.diagnostics import check_finite
-from mcurl_torchrl.checks import check_choice
 from mcurl_torchrl.modules import save_encoder
 from mcurl_torchrl.replay import atari_dqn_episodes, open_replay, vd4rl_episodes
 from mcurl_torchrl.training import (
     Checkpoints,
     EpisodeStream,
     Table,
-    collect_probe_data,
     derive_seed,
-    probe_encoder,
     seed_everything,
 )
-from recipes.building import make_augmentations, make_env, make_task, padding
+from recipes.building import make_augmentations, make_env, make_task, padding, settings_for
 from recipes.launch import BadCommand, launch, pick_device
+from recipes.probe import score
 from recipes.value_checks import check_values
-
-SOURCES = ("random", "replay", "atari_dqn", "vd4rl")
 
 
 def main(cfg: PretrainConfig) -> None:
@@ -65,22 +59,13 @@ def pretrain(cfg: PretrainConfig, folder: Path) -> None:
     untrained = copy.deepcopy(encoder)
     crop_size = cfg.encoder.crop_size if cfg.encoder.kind == "pixel" else None
     augmentation = make_augmentations(cfg.augmentation, crop_size=crop_size)["views"]
-    task = make_task(cfg.objective, encoder, buffer, augmentation=augmentation, action_spec=action_spec(cfg))
+    actions = make_env(cfg.env, training=False).action_spec  # the data must have the same actions
+    task = make_task(cfg.objective, encoder, buffer, augmentation=augmentation, action_spec=actions)
     train(cfg, encoder, task, buffer, Table(folder / "metrics.csv"))
     print(f"written to {save_encoder(encoder, folder / 'encoder.pt')}")
     if cfg.probe.episodes:
-        data = collect_probe_data(
-            make_env(cfg.env, training=False),
-            episodes=cfg.probe.episodes,
-            steps=cfg.probe.agent_steps,
-            seed=derive_seed(cfg.seed, "probe"),
-        )
-        options = {"held_out": cfg.probe.held_out, "ridge": cfg.probe.ridge}
-        scores = {"trained": probe_encoder(encoder, data, **options)}
-        scores["untrained"] = probe_encoder(untrained, data, **options)
-        (folder / "probe.json").write_text(json.dumps({name: asdict(one) for name, one in scores.items()}, indent=2))
-        for name, score in scores.items():
-            print(f"{name}: R2 {score.r2:.3f}, error {score.error:.3f}")
+        env, both = make_env(cfg.env, training=False), {"trained": encoder, "untrained": untrained}
+        score(both, env, cfg.probe, seed=derive_seed(cfg.seed, "probe"), folder=folder)
 
 
 def train(
@@ -110,11 +95,7 @@ def train(
 
 def check(cfg: PretrainConfig) -> None:
     """Refuses settings that do not fit together, before frames are collected."""
-    try:
-        check_choice("data.source", cfg.data.source, SOURCES)
-        check_values(cfg)
-    except ValueError as error:
-        raise BadCommand(str(error)) from None
+    check_values(cfg)
     if cfg.objective.name == "none":
         raise BadCommand("objective=none: pretraining needs an objective; choose another one")
     if cfg.data.source == "replay" and cfg.data.path is None:
@@ -123,11 +104,6 @@ def check(cfg: PretrainConfig) -> None:
         raise BadCommand(
             f"data.source={cfg.data.source} needs data.dataset, such as Pong/1 or main/walker_walk/random/64px"
         )
-
-
-def action_spec(cfg: PretrainConfig) -> TensorSpec:
-    """Returns the action spec of ``env``, for objectives that use actions; the data must have the same actions."""
-    return make_env(cfg.env, training=False).action_spec
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------
@@ -181,13 +157,7 @@ def make_encoder(cfg: PretrainConfig, buffer: FrameReplayBuffer) -> PixelEncoder
         return AtariEncoder(channels, size, architecture=cfg.encoder.architecture)
     if size < cfg.encoder.crop_size:
         raise BadCommand(f"encoder.crop_size={cfg.encoder.crop_size}; the frames are {size}x{size}")
-    return PixelEncoder(
-        channels,
-        cfg.encoder.crop_size,
-        num_layers=cfg.encoder.num_layers,
-        num_filters=cfg.encoder.num_filters,
-        feature_dim=cfg.encoder.feature_dim,
-    )
+    return PixelEncoder(channels, cfg.encoder.crop_size, **settings_for(PixelEncoder, cfg.encoder))
 
 
 if __name__ == "__main__":

@@ -10,17 +10,19 @@ encoder is a file of recipes/pretrain.py, or a run directory, whose encoder is u
 from __future__ import annotations
 
 from recipes.early_answers import answer_early
-from recipes.schema import ProbeCommandConfig
+from recipes.schema import ProbeCommandConfig, ProbeConfig
 
 if __name__ == "__main__":  # before the imports that take seconds
     answer_early(config_name="probe", schema=ProbeCommandConfig)
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from torchrl.envs import EnvBase
 
 from mcurl_torchrl import AtariEncoder, PixelEncoder, load_policy
 from mcurl_torchrl.modules import load_encoder
@@ -29,6 +31,8 @@ from recipes.building import make_env
 from recipes.launch import BadCommand, launch, pick_device
 from recipes.trained import import_recipe
 
+Encoder = PixelEncoder | AtariEncoder
+
 
 def main(cfg: DictConfig) -> None:
     score_all(cfg, Path(HydraConfig.get().runtime.output_dir))
@@ -36,8 +40,8 @@ def main(cfg: DictConfig) -> None:
 
 def score_all(cfg: DictConfig, folder: Path) -> None:
     names = list(cfg.encoders) if OmegaConf.is_list(cfg.encoders) else [cfg.encoders]
+    device = pick_device(cfg.device)
     try:
-        device = pick_device(cfg.device)
         encoders = {name: open_encoder(Path(name)).to(device) for name in map(str, names)}
     except (OSError, ValueError) as error:
         raise BadCommand(f"encoders: {error}") from error
@@ -49,24 +53,27 @@ def score_all(cfg: DictConfig, folder: Path) -> None:
                 f"{name} takes {encoder.in_channels} channels of {encoder.image_size}x{encoder.image_size}; the "
                 f"environment gives {channels} of {size}x{size}: set env.num_frames and env.image_size as in training"
             )
-    data = collect_probe_data(env, episodes=cfg.probe.episodes, steps=cfg.probe.agent_steps, seed=cfg.seed)
-    scores = {
-        name: probe_encoder(encoder, data, held_out=cfg.probe.held_out, ridge=cfg.probe.ridge)
-        for name, encoder in encoders.items()
-    }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "probe.json").write_text(json.dumps({name: asdict(score) for name, score in scores.items()}, indent=2))
-    for name, score in scores.items():
-        print(f"{name}: R2 {score.r2:.3f}, error {score.error:.3f}")
+    score(encoders, env, cfg.probe, seed=cfg.seed, folder=folder)
     print(f"written to {folder}")
 
 
-def open_encoder(path: Path) -> PixelEncoder | AtariEncoder:
+def score(encoders: Mapping[str, Encoder], env: EnvBase, probe: ProbeConfig, *, seed: int, folder: Path) -> None:
+    """Scores encoders on the same frames; writes probe.json and prints the scores."""
+    data = collect_probe_data(env, episodes=probe.episodes, steps=probe.agent_steps, seed=seed)
+    options = {"held_out": probe.held_out, "ridge": probe.ridge}
+    scores = {name: probe_encoder(encoder, data, **options) for name, encoder in encoders.items()}
+    (folder / "probe.json").write_text(json.dumps({name: asdict(one) for name, one in scores.items()}, indent=2))
+    for name, one in scores.items():
+        print(f"{name}: R2 {one.r2:.3f}, error {one.error:.3f}")
+
+
+def open_encoder(path: Path) -> Encoder:
     """Loads an encoder from a file, or from the policy of a run directory."""
     if not path.is_dir():
         return load_encoder(path)
     import_recipe(RunDirectory(path).read_manifest().get("recipe"))
-    found = [part for part in load_policy(path).modules() if isinstance(part, PixelEncoder | AtariEncoder)]
+    found = [part for part in load_policy(path).modules() if isinstance(part, Encoder)]
     if not found:
         raise ValueError(f"the policy of {path} has no encoder of images")
     return found[0]

@@ -23,7 +23,6 @@ from torchrl.envs import EnvBase
 
 from mcurl_torchrl import CategoricalDQNLoss, FrameReplayBuffer, PrioritizedTransitionSampler
 from mcurl_torchrl.agents import RainbowAgent
-from mcurl_torchrl.checks import check_choice
 from mcurl_torchrl.modules import RainbowPolicy
 from mcurl_torchrl.objectives import ExpectedDQNLoss
 from mcurl_torchrl.ranks import ALONE, Ranks
@@ -34,6 +33,7 @@ from recipes.building import (
     check_collector,
     check_room,
     make_augmentations,
+    make_computing,
     make_env,
     make_source,
     make_storage,
@@ -41,9 +41,9 @@ from recipes.building import (
     num_columns,
     padding,
     section,
+    settings_for,
     start_encoder,
     storage_ndim,
-    use_computing,
     use_resets,
 )
 from recipes.launch import recipe
@@ -124,19 +124,11 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
         policy = RainbowPolicy(
             env.observation_spec["pixels"].shape,
             env.action_spec.n,
-            architecture=rainbow.architecture,
-            hidden_dim=rainbow.hidden_dim,
-            num_atoms=rainbow.num_atoms,
-            value_bounds=tuple(rainbow.value_bounds),
-            sigma_init=rainbow.sigma_init,
-            noisy=rainbow.noisy,
-            dueling=rainbow.dueling,
-            rescale=rainbow.rescale,
+            **settings_for(RainbowPolicy, rainbow),
         ).to(device)
     start_encoder(policy.network.encoder, cfg.encoder, objective=cfg.objective.name)
     with section("rainbow"):
-        made = losses[check_choice("loss", rainbow.loss, tuple(losses))]
-        value = made(policy.network, gamma=rainbow.gamma, double=rainbow.double)
+        value = losses[rainbow.loss](policy.network, gamma=rainbow.gamma, double=rainbow.double)
     task = make_task(
         cfg.objective,
         policy.network.encoder,
@@ -158,23 +150,12 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
             sampler=buffer.sampler,
             random_action=env.action_spec.rand,
             total_agent_steps=cfg.total_env_steps // cfg.env.action_repeat,
-            first_update_agent_steps=rainbow.first_update_agent_steps,
-            updates_per_agent_step=rainbow.updates_per_agent_step,
-            target_interval_agent_steps=rainbow.target_interval_agent_steps,
-            priority_correction_begin=rainbow.priority_correction_begin,
-            priority_correction_end=rainbow.priority_correction_end,
-            epsilon_begin=rainbow.epsilon_begin,
-            epsilon_end=rainbow.epsilon_end,
-            epsilon_decay_agent_steps=rainbow.epsilon_decay_agent_steps,
-            lr=rainbow.lr,
-            adam_eps=rainbow.adam_eps,
-            max_gradient_norm=rainbow.max_gradient_norm,
-            target_tau=rainbow.target_tau,
+            **settings_for(RainbowAgent, rainbow),
             ranks=buffer.ranks,
         )
     learning_steps = cfg.total_env_steps // cfg.env.action_repeat - rainbow.first_update_agent_steps + 1
     use_resets(agent, cfg.resets, total_updates=learning_steps * rainbow.updates_per_agent_step)
-    use_computing(agent, cfg)
+    agent.computing = make_computing(cfg, agent.device)
     return agent
 
 

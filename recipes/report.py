@@ -68,7 +68,9 @@ HOW = [
 
 
 def main(cfg: DictConfig) -> None:
-    check_settings(cfg)
+    if OmegaConf.is_missing(cfg, "runs") or cfg.runs is None or cfg.runs == [] or OmegaConf.is_dict(cfg.runs):
+        raise BadCommand("runs=DIR is needed: a folder with runs, or a list of folders: 'runs=[DIR, DIR]'")
+    check_values(cfg)
     given = OmegaConf.to_container(cfg).get("runs")
     found = find_runs([Path(str(folder)) for folder in (given if isinstance(given, list) else [given])])
     grouping = group_runs(found.runs)
@@ -97,15 +99,6 @@ def main(cfg: DictConfig) -> None:
     ]
     write(Path(cfg.out), cfg.title, blocks, pages)
     print("\n".join([*pages.in_short, *problems, f"written to {Path(cfg.out) / 'report.html'}"]))
-
-
-def check_settings(cfg: DictConfig) -> None:
-    if OmegaConf.is_missing(cfg, "runs") or cfg.runs is None or cfg.runs == [] or OmegaConf.is_dict(cfg.runs):
-        raise BadCommand("runs=DIR is needed: a folder with runs, or a list of folders: 'runs=[DIR, DIR]'")
-    try:
-        check_values(cfg)
-    except ValueError as error:
-        raise BadCommand(str(error)) from None
 
 
 # -- the blocks around the benchmarks ----------------------------------------------------------------------------------
@@ -158,7 +151,7 @@ def all_runs(found: Found, grouping: Grouping, pages: Pages) -> list[Block]:
         returns = ["–" if value is None else number(Estimate(value)) for value in (final, best)]
         how_far = f"{steps(run.env_steps)} of {steps(run.total_env_steps)}"
         about = [run.task, methods.get(run.path, run.label), str(run.seed), run.status, how_far, *returns]
-        rows.append([*about, written(run.commits), f"`{run.path}`", remarks or "–"])
+        rows.append([*about, run.code, f"`{run.path}`", remarks or "–"])
         if final is not None and run.path not in twice:
             pages.record(
                 "run", "final return", Estimate(final), benchmark=run.benchmark, task=run.task,
@@ -173,11 +166,6 @@ def all_runs(found: Found, grouping: Grouping, pages: Pages) -> list[Block]:
         blocks.append(Paragraph("These folders could not be read as runs and are left out:"))
         blocks.append(Bullets([f"`{path}`: {why}" for path, why in found.unreadable]))
     return blocks
-
-
-def written(commits: tuple[str | None, ...]) -> str:
-    """Writes the commits of a run: that of its start, and others with which it was resumed."""
-    return ", ".join(dict.fromkeys("not known" if commit is None else commit[:9] for commit in commits))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

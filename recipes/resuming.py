@@ -125,12 +125,18 @@ def comparable(cfg: DictConfig) -> dict[str, Any]:
     return settings
 
 
-def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yields the key of each setting that differs, and a line about it."""
-    if before is None and isinstance(now, dict):
-        before = {}  # the run is older than this section, whose default is off
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in sorted({*before, *now}):
-            yield from differences(before.get(key), now.get(key), f"{name}.{key}" if name else key)
-    elif before != now:
-        yield name, f"{name}: {before} -> {now}"
+def differences(before: Any, now: Any) -> Iterator[tuple[str, str]]:
+    """Yields the key of each setting that differs, and a line about it; a missing setting counts as None."""
+    before, now = dict(flat(before)), dict(flat(now))
+    for key in sorted({*before, *now}):
+        if before.get(key) != now.get(key):
+            yield key, f"{key}: {before.get(key)} -> {now.get(key)}"
+
+
+def flat(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields settings by dotted key; a damaged file, which holds no settings, has none."""
+    for key, value in settings.items() if isinstance(settings, dict) else ():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

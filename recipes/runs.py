@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import datetime, timezone
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,17 +24,6 @@ if TYPE_CHECKING:  # these import torch, which takes seconds: help and errors in
 
 DEFAULT = "runs"
 COLUMNS = ("state", "step", "return", "last written", "run")
-
-
-@dataclass(frozen=True)
-class Standing:
-    """The state and the progress of a run."""
-
-    run: Run
-    state: str
-    env_steps: int
-    last_return: float | None
-    written: float  # time of the last change of one of its files, in seconds since 1970
 
 
 def main(arguments: list[str]) -> int:
@@ -50,23 +38,20 @@ def main(arguments: list[str]) -> int:
     from recipes.reports.runs import find_runs
 
     found = find_runs(folders)
-    print(table([standing(run) for run in found.runs], datetime.now(timezone.utc).timestamp()))
+    ages = {run.path: age(run) for run in found.runs}
+    print(table([row(run, ages[run.path]) for run in sorted(found.runs, key=lambda run: ages[run.path])]))
     for path, why in found.unreadable:
         print(f"{path} cannot be read: {why}", file=sys.stderr)
     return 0
 
 
-def standing(run: Run) -> Standing:
-    """Reads the state and the progress of a run from its files."""
+def age(run: Run) -> float:
+    """Returns the seconds since one of a run's files was written."""
     from mcurl_torchrl.training import RunDirectory
-    from recipes.suites.state import progress_in
 
     directory = RunDirectory(run.path)
-    progress = progress_in(directory, run.total_env_steps)
     files = (directory.manifest, directory.result, directory.metrics.path, directory.eval.path, error_log(directory))
-    written = max(file.stat().st_mtime for file in files if file.is_file())
-    last = run.curve[-1][1] if run.curve else progress.last_return
-    return Standing(run, state_of(run, directory), progress.env_steps or 0, last, written)
+    return time.time() - max(file.stat().st_mtime for file in files if file.is_file())
 
 
 def state_of(run: Run, directory: RunDirectory) -> str:
@@ -101,9 +86,9 @@ def error_log(directory: RunDirectory) -> Path:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def table(standings: Iterable[Standing], now: float) -> str:
-    """Writes a line for each run, the last written first."""
-    rows = [COLUMNS, *(row(one, now) for one in sorted(standings, key=lambda one: -one.written))]
+def table(rows: list[tuple[str, ...]]) -> str:
+    """Writes the rows below the names of the columns."""
+    rows = [COLUMNS, *rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     right = ("step", "return")
     pad = [str.rjust if name in right else str.ljust for name in COLUMNS]
@@ -113,10 +98,16 @@ def table(standings: Iterable[Standing], now: float) -> str:
     )
 
 
-def row(one: Standing, now: float) -> tuple[str, ...]:
-    far = f"{one.env_steps:,} of {one.run.total_env_steps:,}"
-    score = "-" if one.last_return is None else f"{one.last_return:,.1f}"
-    return one.state, far, score, f"{ago(now - one.written)} ago", str(one.run.path)
+def row(run: Run, seconds: float) -> tuple[str, ...]:
+    """Returns a run's state, step, last return, age and folder."""
+    from mcurl_torchrl.training import RunDirectory
+    from recipes.suites.state import progress_in
+
+    directory = RunDirectory(run.path)
+    progress = progress_in(directory, run.total_env_steps)
+    last = run.curve[-1][1] if run.curve else progress.last_return
+    far, score = f"{progress.env_steps:,} of {run.total_env_steps:,}", "-" if last is None else f"{last:,.1f}"
+    return state_of(run, directory), far, score, f"{ago(seconds)} ago", str(run.path)
 
 
 def ago(seconds: float) -> str:

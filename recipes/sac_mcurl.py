@@ -31,15 +31,16 @@ from recipes.building import (
     check_collector,
     check_room,
     make_augmentations,
+    make_computing,
     make_env,
     make_source,
     make_storage,
     make_task,
     num_columns,
     section,
+    settings_for,
     start_encoder,
     storage_ndim,
-    use_computing,
     use_resets,
 )
 from recipes.launch import recipe
@@ -108,25 +109,11 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
     policy = GaussianPolicy(
         env.observation_spec[key].shape,
         env.action_spec.shape[-1],
-        crop_size=cfg.encoder.crop_size if key == "pixels" else None,
-        num_layers=cfg.encoder.num_layers,
-        num_filters=cfg.encoder.num_filters,
-        feature_dim=cfg.encoder.feature_dim,
-        hidden_dim=sac.hidden_dim,
-        log_std_bounds=tuple(sac.log_std_bounds),
+        **settings_for(GaussianPolicy, cfg.encoder, sac) | ({} if key == "pixels" else {"crop_size": None}),
     )
     start_encoder(policy.encoder, cfg.encoder, objective=cfg.objective.name)
     with section("sac"):
-        losses = LatentSAC(
-            policy.to(device),
-            hidden_dim=sac.hidden_dim,
-            gamma=sac.gamma,
-            alpha_init=sac.alpha_init,
-            alpha_loss=sac.alpha_loss,
-            critic_tau=sac.critic_tau,
-            encoder_tau=sac.encoder_tau,
-            pixels_key=key,
-        ).to(device)
+        losses = LatentSAC(policy.to(device), **settings_for(LatentSAC, sac), pixels_key=key).to(device)
     task = make_task(
         cfg.objective,
         losses.encoder,
@@ -145,24 +132,12 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
             losses,
             task,
             random_action=env.action_spec.rand,
-            random_agent_steps=sac.random_agent_steps,
-            updates_per_agent_step=sac.updates_per_agent_step,
-            actor_interval_updates=sac.actor_interval_updates,
-            target_interval_updates=sac.target_interval_updates,
-            update_order=sac.update_order,
-            lr=sac.lr,
-            betas=tuple(sac.betas),
-            alpha_lr=sac.alpha_lr,
-            alpha_betas=tuple(sac.alpha_betas),
-            auxiliary_encoder_lr_scale=sac.auxiliary_encoder_lr_scale,
-            auxiliary_encoder_decays=sac.auxiliary_encoder_decays,
-            auxiliary_encoder_warms_up=sac.auxiliary_encoder_warms_up,
-            auxiliary_max_gradient_norm=sac.auxiliary_max_gradient_norm,
+            **settings_for(SACAgent, sac),
             ranks=buffer.ranks,
         )
     learning_steps = cfg.total_env_steps // cfg.env.action_repeat - sac.random_agent_steps
     use_resets(agent, cfg.resets, total_updates=learning_steps * sac.updates_per_agent_step)
-    use_computing(agent, cfg)
+    agent.computing = make_computing(cfg, agent.device)
     return agent
 
 

@@ -12,7 +12,6 @@ the same command continues the suite. docs/suites.md describes the YAML file and
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -47,7 +46,7 @@ def main(arguments: list[str]) -> int:
     # These modules import torch, which takes seconds; help and errors in the options come first.
     from recipes.suites.launchers import check_launcher, make_launcher
     from recipes.suites.provenance import declare
-    from recipes.suites.running import run_alone, show_plan
+    from recipes.suites.running import alone_in_its_folder, run, show_plan
 
     check_launcher(options.launcher, launcher_options)
     folder = changes.pop("dir", None)
@@ -63,10 +62,10 @@ def main(arguments: list[str]) -> int:
     runs = suite.runs_like(options.only)
     if options.dry_run:
         return show_plan(suite, runs)
-    make = functools.partial(
-        make_launcher, options.launcher, jobs=options.jobs, folder=suite.folder, options=launcher_options
-    )
-    return run_alone(suite, runs, make, jobs=options.jobs, nice=options.nice, retries=options.retries)
+    with alone_in_its_folder(suite):
+        # Before signals are caught: Ray sets handlers of its own.
+        launcher = make_launcher(options.launcher, jobs=options.jobs, folder=suite.folder, options=launcher_options)
+        return run(suite, runs, launcher, at_once=options.jobs, nice=options.nice, retries=options.retries)
 
 
 # -- the command line --------------------------------------------------------------------------------------------------

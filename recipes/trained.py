@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from mcurl_torchrl.training import (
 )
 from recipes.building import make_env
 from recipes.command_line import BadCommand
-from recipes.schema import EnvConfig
+from recipes.schema import EnvConfig, EvaluateConfig, PlayConfig
 
 
 @dataclass(frozen=True)
@@ -38,31 +37,22 @@ class Trained:
     epsilon: float  # probability of a random action in the evaluations of training
     device: torch.device
 
-    def play(
-        self,
-        *,
-        episodes: int,
-        seed: int,
-        num_envs: int = 1,
-        epsilon: float | None = None,
-        record: bool = False,
-        on_episode: Callable[[int, float], None] | None = None,
-    ) -> Evaluation:
-        """Plays whole episodes, in new environments."""
+    def play(self, cfg: EvaluateConfig | PlayConfig) -> Evaluation:
+        """Plays whole episodes, in new environments, and prints their returns."""
 
         def act(observations: Tensor) -> Tensor:
             return self.policy.network(observations.to(self.device)).cpu()
 
         return evaluate(
             act,
-            [make_env(self.env, training=False) for _ in range(check_count("num_envs", num_envs))],
-            episodes=episodes,
-            seed=seed,
+            [make_env(self.env, training=False) for _ in range(check_count("num_envs", cfg.num_envs))],
+            episodes=cfg.episodes,
+            seed=cfg.seed,
             num_frames=self.policy.num_frames,
-            record=record and self.env.observation == "pixels",
+            record=cfg.video and self.env.observation == "pixels",
             observation_key=self.env.observation,
-            epsilon=self.epsilon if epsilon is None else epsilon,
-            on_episode=on_episode,
+            epsilon=self.epsilon if cfg.epsilon is None else cfg.epsilon,
+            on_episode=lambda episode, score: print(f"episode {episode}: {score:,.1f}", flush=True),
         )
 
 

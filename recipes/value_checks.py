@@ -49,15 +49,20 @@ WORDS = {
 }
 
 
+class BadCommand(ValueError):
+    """The command line is wrong; the message explains the error."""
+
+
 def check_values(cfg: DictConfig) -> None:
-    """Raises a ValueError with the name of the setting if a value is outside its bounds."""
+    """Refuses a value outside its bounds, or not among its choices; the error names the setting."""
+    check_choices(cfg, OmegaConf.get_type(cfg))
     if "env" in cfg:
         check_env(cfg.env)
         check_agent(cfg)
     if "logging" in cfg:
         check_trackers(cfg.logging)
     if "total_env_steps" in cfg and cfg.total_env_steps < (least := max(cfg.env.action_repeat, 1)):
-        raise ValueError(f"total_env_steps={cfg.total_env_steps}; it must be at least {least}, one agent step")
+        raise BadCommand(f"total_env_steps={cfg.total_env_steps}; it must be at least {least}, one agent step")
     known = declared_here(OmegaConf.get_type(cfg))
     settings = OmegaConf.to_container(cfg, resolve=True)
     check_numbers({name: value for name, value in settings.items() if name in known})
@@ -72,18 +77,18 @@ def declared_here(schema: type) -> set[str]:
 def check_env(env: Any) -> None:
     """Refuses an environment without a name, with the name of another backend, or without the chosen observation."""
     if env.backend not in NAMED_BY:
-        raise ValueError(f"env.backend={env.backend!r}; choose one of {list(NAMED_BY)}")
+        raise BadCommand(f"env.backend={env.backend!r}; choose one of {list(NAMED_BY)}")
     own = NAMED_BY[env.backend]
     if OmegaConf.is_missing(env, own) or env[own] is None:
         example = {"task": "humanoid-run", "game": "Tennis", "id": "my_module:MyEnv-v0"}[own]
-        raise ValueError(f"env={env.backend} needs env.{own}, such as env.{own}={example}")
+        raise BadCommand(f"env={env.backend} needs env.{own}, such as env.{own}={example}")
     for backend, key in NAMED_BY.items():
         if key != own and env[key] is not None:
-            raise ValueError(f"env.{key}={env[key]} needs env={backend}; without it, {env[own]} would be trained")
+            raise BadCommand(f"env.{key}={env[key]} needs env={backend}; without it, {env[own]} would be trained")
     if env.kwargs is not None and not OmegaConf.is_dict(env.kwargs):
-        raise ValueError(f"env.kwargs={env.kwargs}; give keyword arguments, as in 'env.kwargs={{size: 8}}'")
+        raise BadCommand(f"env.kwargs={env.kwargs}; give keyword arguments, as in 'env.kwargs={{size: 8}}'")
     if env.observation == "state" and env.backend != "dmc":
-        raise ValueError(
+        raise BadCommand(
             "env.observation=state, which algo=state_sac sets, is for tasks of DMControl; "
             f"env={env.backend} has images only"
         )
@@ -94,7 +99,7 @@ def check_agent(cfg: DictConfig) -> None:
     backend, needed, other = UNFIT.get(cfg.get("recipe"), (None, None, None))
     if cfg.env.backend == backend:
         name = cfg.env[NAMED_BY[backend]]
-        raise ValueError(
+        raise BadCommand(
             f"env={name}: {cfg.recipe} needs {needed} actions, which it does not have; use recipes/{other}.py"
         )
 
@@ -105,10 +110,10 @@ def check_trackers(logging: Any) -> None:
         if (options := logging[name]) is None:
             continue
         if not OmegaConf.is_dict(options):
-            raise ValueError(f"logging.{name}={options}; give its options, as in 'logging.{name}={{project: mcurl}}'")
+            raise BadCommand(f"logging.{name}={options}; give its options, as in 'logging.{name}={{project: mcurl}}'")
         found = importlib.util.find_spec(name)
         if found is None or found.origin is None:  # no origin: only a folder of that name, such as W&B's output folder
-            raise ValueError(f"logging.{name} needs the package {name}: pip install 'mcurl-torchrl[tracking]'")
+            raise BadCommand(f"logging.{name} needs the package {name}: pip install 'mcurl-torchrl[tracking]'")
 
 
 def check_numbers(settings: Mapping[Any, Any], prefix: str = "") -> None:
@@ -137,7 +142,7 @@ def check_number(key: str, value: float, *, zero: bool) -> None:
     whole = isinstance(value, int) and not key.startswith("objective.")  # the keys of objective have no types
     lowest = f"at least {least}" if zero else "at least 1" if whole else "above 0"
     highest = " and at most 1" if one else "" if isinstance(value, int) else " and finite"
-    raise ValueError(f"{key}={value}; it must be {lowest}{highest}")
+    raise BadCommand(f"{key}={value}; it must be {lowest}{highest}")
 
 
 def check_choices(cfg: DictConfig, schema: type) -> None:
@@ -146,7 +151,7 @@ def check_choices(cfg: DictConfig, schema: type) -> None:
     words = {key: words for key, words in WORDS.items() if is_known(objective) and key.partition(".")[2] in objective}
     for key, choices in {**dict(choices_of(schema)), **words}.items():
         if not OmegaConf.is_missing(cfg, key) and (value := OmegaConf.select(cfg, key)) not in choices:
-            raise ValueError(f"{key}={value!r}; choose one of {list(choices)}")
+            raise BadCommand(f"{key}={value!r}; choose one of {list(choices)}")
 
 
 def choices_of(schema: type, prefix: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,12 +12,15 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from recipes.command_line import CONF
-from recipes.reports.runs import FINISHED, UNFINISHED, Run, flat
+from recipes.reports.runs import FINISHED, UNFINISHED, Run
+from recipes.resuming import flat
 
 # Settings that may differ between runs that are averaged: they affect neither learning nor scores.
-NOT_COMPARED = ("seed", "threads", "device", "resume", "resume_changed", "replay.memmap")
+NOT_COMPARED = (
+    *("seed", "threads", "device", "resume", "resume_changed", "replay.memmap"),
+    *("evaluation.video", "evaluation.num_envs"),
+)
 SECTIONS_NOT_COMPARED = ("logging", "checkpoint", "hydra")
-EVALUATION_NOT_COMPARED = ("evaluation.video", "evaluation.num_envs")
 ALWAYS_COMPARED = ("preset_name", "total_env_steps")
 NOT_SET = "not set"
 MOST_KEYS_IN_A_NAME = 2
@@ -65,11 +68,9 @@ def group_runs(runs: Iterable[Run]) -> Grouping:
     by_label: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
         by_label[run.benchmark, run.recipe, run.label].append(run)
-    recipes = {(benchmark, label): set() for benchmark, _, label in by_label}
-    for benchmark, recipe, label in by_label:
-        recipes[benchmark, label].add(recipe)
+    recipes = Counter((benchmark, label) for benchmark, _, label in by_label)
     for (benchmark, recipe, label), alike in sorted(by_label.items()):
-        name = label if len(recipes[benchmark, label]) == 1 else f"{label} of {recipe}"
+        name = label if recipes[benchmark, label] == 1 else f"{label} of {recipe}"
         methods = name_methods(name, alike, grouping)
         for method, of_method in methods.items():
             add_groups(method, of_method, grouping)
@@ -122,11 +123,10 @@ def fewest_keys(keys: tuple[str, ...], variants: list[tuple[Any, ...]]) -> tuple
 
 def compared(run: Run) -> dict[str, Any]:
     """Returns the settings that runs must share to be averaged."""
-    left_out = (*NOT_COMPARED, *EVALUATION_NOT_COMPARED)
     return {
         key: value
         for key, value in run.settings.items()
-        if key not in left_out and key.partition(".")[0] not in SECTIONS_NOT_COMPARED
+        if key not in NOT_COMPARED and key.partition(".")[0] not in SECTIONS_NOT_COMPARED
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -19,6 +18,8 @@ from mcurl_torchrl.training import RunDirectory, read_evaluations
 from recipes.command_line import BadCommand
 from recipes.launch import env_name
 from recipes.old_settings import as_of_today
+from recipes.resuming import flat
+from recipes.suites.definition import Experiment
 from recipes.suites.provenance import files_that_differ
 
 SUITE = "suite.yaml"
@@ -64,6 +65,11 @@ class Run:
     def env_steps(self) -> int:
         """The env steps of its last evaluation."""
         return self.curve[-1][0] if self.curve else 0
+
+    @property
+    def code(self) -> str:
+        """The commit of its start, and others with which it was resumed."""
+        return ", ".join(dict.fromkeys((commit or "not known")[:9] for commit in self.commits))
 
     def number(self, key: str) -> float | None:
         """Returns a number of result.json; None if it is missing."""
@@ -135,14 +141,9 @@ def run_folders(
 
 def read_suite(folder: Path) -> Suite:
     content = OmegaConf.to_container(OmegaConf.load(folder / SUITE))
-    planned = set()
-    for experiment in content.get("experiments") or []:
-        variants = [f"-{variant}" for variant in experiment.get("variants") or {}] or [""]
-        for env, algo, variant, seed in itertools.product(
-            experiment["envs"], experiment["algos"], variants, experiment["seeds"]
-        ):
-            planned.add(Path(experiment["recipe"], env, f"{algo}{variant}-seed{seed}"))
-    return Suite(folder, (content.get("declared") or {}).get("commit"), frozenset(planned))
+    experiments = [Experiment(**listed) for listed in content.get("experiments") or []]
+    planned = frozenset(Path(run.name) for experiment in experiments for run in experiment.runs())
+    return Suite(folder, (content.get("declared") or {}).get("commit"), planned)
 
 
 # -- one run -----------------------------------------------------------------------------------------------------------
@@ -158,6 +159,7 @@ def read_run(path: Path, suite: Suite | None) -> Run:
     if recipe is None:
         raise ValueError(f"{directory.config.name} does not name its recipe")
     status, curve, result, remarks = read_outcome(directory, cfg)
+    settings = flat(as_of_today(OmegaConf.to_container(cfg)))
     codes = [start.get("git") or {} for start in (manifest, *manifest.get("resumed", []))]
     named = FOLDER_NAME.fullmatch(path.name)
     has_variant = named is not None and named["label"].startswith(f"{cfg.algo_name}-")
@@ -168,7 +170,7 @@ def read_run(path: Path, suite: Suite | None) -> Run:
         task=env_name(cfg),
         label=named["label"] if has_variant else cfg.algo_name,
         seed=cfg.seed,
-        settings=dict(flat(as_of_today(OmegaConf.to_container(cfg)))),
+        settings={key: tuple(value) if isinstance(value, list) else value for key, value in settings},
         status=status,
         curve=curve,
         result=result,
@@ -270,12 +272,3 @@ def against_suite(run: Run, suite: Suite | None) -> list[str]:
             same = commit is not None and files_that_differ(suite.commit, commit) == ()
             remarks.append(f"{ran}, not the declared {suite.commit[:7]}{' (with the same code)' if same else ''}")
     return remarks
-
-
-def flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields settings by dotted key; a list counts as one value."""
-    for key, value in settings.items():
-        if isinstance(value, dict) and value:
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", tuple(value) if isinstance(value, list) else value

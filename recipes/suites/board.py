@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import TextIO
+from collections.abc import Mapping
+from datetime import timedelta
+from time import monotonic
 
 from recipes.suites.provenance import marks
-from recipes.suites.state import progress_of, read_result
+from recipes.suites.state import progress_in, read_result
 from recipes.suites.workers import Job
 
 TABLE_SECONDS, LINES_SECONDS = 1.0, 300.0
@@ -24,40 +24,28 @@ class Board:
     Args:
         name: the name of the suite.
         declared: the declaration of the suite's YAML file; runs of other code are marked.
-        stream: the output; stdout by default.
-        clock: returns the time in seconds.
     """
 
-    def __init__(
-        self,
-        name: str,
-        declared: Mapping[str, str] | None = None,
-        *,
-        stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._name = name
-        self._declared = declared
-        self._stream = sys.stdout if stream is None else stream
-        self._clock = clock
-        self._live = self._stream.isatty()
+    def __init__(self, name: str, declared: Mapping[str, str] | None = None) -> None:
+        self._name, self._declared = name, declared
+        self._live = sys.stdout.isatty()
         self._drawn = 0  # lines of the table that are on the screen
-        self._next = clock() + (0.0 if self._live else LINES_SECONDS)
+        self._next = monotonic() + (0.0 if self._live else LINES_SECONDS)
 
     def note(self, job: Job) -> None:
         """Prints that a job's status has changed."""
         self.say(self._event(job))
         if self._live:
-            self._next = self._clock()  # the table was erased
+            self._next = monotonic()  # the table was erased
 
     def say(self, text: str) -> None:
         """Prints a permanent line."""
         self._erase()
-        print(text, file=self._stream, flush=True)
+        print(text, flush=True)
 
     def show(self, jobs: list[Job], *, now: bool = False) -> None:
         """Draws the table, or prints the progress of the runs, if the last output is old enough."""
-        if self._clock() < self._next and not now:
+        if monotonic() < self._next and not now:
             return
         if self._live:
             width, height = shutil.get_terminal_size()
@@ -65,11 +53,11 @@ class Board:
             if len(lines) > height - 1:
                 lines = [*lines[: height - 2], f"... and {len(lines) - height + 2} more"]
             self._erase()
-            print("\n".join(line[: width - 1] for line in lines), file=self._stream, flush=True)
+            print("\n".join(line[: width - 1] for line in lines), flush=True)
             self._drawn = len(lines)
         else:
             self.say("\n".join([self._counts(jobs), *table(jobs, UNDER_WAY)]))  # failures were printed when they came
-        self._next = self._clock() + (TABLE_SECONDS if self._live else LINES_SECONDS)
+        self._next = monotonic() + (TABLE_SECONDS if self._live else LINES_SECONDS)
 
     def leave(self) -> None:
         """Keeps the current table on the screen, because other output follows."""
@@ -77,7 +65,7 @@ class Board:
 
     def _erase(self) -> None:
         if self._drawn:
-            self._stream.write(f"\x1b[{self._drawn}F\x1b[J")
+            print(f"\x1b[{self._drawn}F\x1b[J", end="")
             self._drawn = 0
 
     def _counts(self, jobs: list[Job]) -> str:
@@ -115,17 +103,11 @@ def table(jobs: list[Job], statuses: set[str]) -> list[str]:
 def _how_far(job: Job) -> str:
     if job.status in ("failed", "refused"):
         return job.reason.partition("\n")[0]
-    progress = progress_of(job.run, job.directory)
+    progress = progress_in(job.directory, job.run.settings()["total_env_steps"])
     steps = f"{progress.env_steps:>9,} of {progress.total:,} env steps"
-    left = "" if progress.seconds_left is None else f"  {_duration(progress.seconds_left)} left"
+    left = "" if progress.seconds_left is None else f"  {timedelta(seconds=round(progress.seconds_left))} left"
     return f"{steps}  return {_number(progress.last_return):>8}{left}"
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -14,17 +14,7 @@ from typing import Any
 
 from recipes.command_line import BadCommand, did_you_mean
 from recipes.launchers import EXTRA
-from recipes.suites.processes import (
-    LOST,
-    FoundByItsLock,
-    Launcher,
-    Local,
-    NotStarted,
-    Process,
-    append,
-    first_line,
-    run_to_its_end,
-)
+from recipes.suites.processes import Launcher, LibraryRun, Local, NotStarted, Process, first_line, run_to_its_end
 from recipes.suites.submitit_runs import Submitit
 
 
@@ -37,25 +27,7 @@ class Joblib:
         self._executor = functools.partial(get_reusable_executor, max_workers=jobs)
 
     def start(self, command: list[str], log: Path, *, run: Path, nice: int) -> Process:
-        return JoblibRun(self._executor().submit(run_to_its_end, command, log, nice), log, run)
-
-
-class JoblibRun(FoundByItsLock):
-    """A run in a worker of joblib."""
-
-    def __init__(self, future: Any, log: Path, run: Path) -> None:
-        super().__init__(log, run)
-        self._future = future
-
-    def poll(self) -> int | None:
-        if not self._future.done():
-            self._deliver()
-            return None
-        try:
-            return self._future.result()
-        except Exception as error:  # its worker has died; the recipe may still run, and is found by its lock
-            append(self._log, first_line(error))
-            return LOST
+        return LibraryRun(self._executor().submit(run_to_its_end, command, log, nice), log, run)
 
 
 class Ray:
@@ -76,32 +48,28 @@ class Ray:
 
     def start(self, command: list[str], log: Path, *, run: Path, nice: int) -> Process:
         try:
-            return RayRun(self._task.remote(command, log, nice), log)
+            return RayRun(self._task.remote(command, log, nice), log, run)
         except Exception as error:
             raise NotStarted(first_line(error)) from None
 
 
-class RayRun:
-    """A run in a task of Ray."""
+class RayRun(LibraryRun):
+    """A run in a task of Ray, which takes signals to any machine."""
 
-    def __init__(self, task: Any, log: Path) -> None:
-        self._task, self._log = task, log
-
-    def poll(self) -> int | None:
+    def _over(self) -> bool:
         import ray
 
-        if not ray.wait([self._task], timeout=0)[0]:
-            return None
-        try:
-            return ray.get(self._task)
-        except Exception as error:  # its worker or its node is lost
-            append(self._log, first_line(error))
-            return LOST
+        return bool(ray.wait([self._job], timeout=0)[0])
+
+    def _result(self) -> int:
+        import ray
+
+        return ray.get(self._job)
 
     def send_signal(self, number: int) -> None:
         import ray
 
-        ray.cancel(self._task, force=number == signal.SIGKILL)
+        ray.cancel(self._job, force=number == signal.SIGKILL)
 
 
 # -- choosing ----------------------------------------------------------------------------------------------------------

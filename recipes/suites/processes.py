@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from mcurl_torchrl.training import RunDirectory
 from recipes.suites.state import user_of
@@ -92,12 +92,35 @@ def signal_owner(run: Path, number: int) -> bool:
     return False
 
 
-class FoundByItsLock:
-    """A run on this machine that is not a child process: signals go to the process that holds its folder's lock."""
+class LibraryRun:
+    """A run that another library started: signals go to the process on this machine that holds its folder's lock.
 
-    def __init__(self, log: Path, run: Path) -> None:
-        self._log, self._run = log, run
+    Args:
+        job: the run's job or future in that library.
+        log: the file for its output.
+        run: its folder.
+    """
+
+    def __init__(self, job: Any, log: Path, run: Path) -> None:
+        self._job, self._log, self._run = job, log, run
         self._signal: int | None = None
+
+    def poll(self) -> int | None:
+        """Returns the exit code, or LOST with a line in the log if the library does not return one; None before."""
+        if not self._over():
+            self._deliver()
+            return None
+        try:
+            return self._result()
+        except Exception as error:  # its worker or its machine is lost; the recipe may still run, and has its lock
+            append(self._log, first_line(error))
+            return LOST
+
+    def _over(self) -> bool:
+        return self._job.done()
+
+    def _result(self) -> int:
+        return self._job.result()
 
     def send_signal(self, number: int) -> None:
         self._signal = number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Iterator
 
 from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, catch_stop_signals
 from recipes.command_line import BadCommand
@@ -15,13 +15,9 @@ from recipes.suites.provenance import current_commit, files_that_differ
 from recipes.suites.workers import Job, work
 
 
-def run_alone(
-    suite: Suite, runs: list[PlannedRun], make: Callable[[], Launcher], *, jobs: int, nice: int, retries: int
-) -> int:
-    """Runs these runs of a suite until all are done or the suite is stopped; refuses a folder that is in use.
-
-    Returns the exit code.
-    """
+@contextlib.contextmanager
+def alone_in_its_folder(suite: Suite) -> Iterator[None]:
+    """Locks the folder of a suite and notes the start there; refuses a folder that is in use."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(RunDirectory(suite.folder).lock())
@@ -30,11 +26,11 @@ def run_alone(
             raise BadCommand(f"another suite.py is running: {error}") from None
         except OSError as error:
             raise BadCommand(f"nothing can be written in {suite.folder}: {error}") from None
-        # Before signals are caught: Ray sets handlers of its own.
-        return run(suite, runs, make(), at_once=jobs, nice=nice, retries=retries)
+        yield
 
 
 def run(suite: Suite, runs: list[PlannedRun], launcher: Launcher, *, at_once: int, nice: int, retries: int) -> int:
+    """Runs these runs of a suite until all are done or the suite is stopped; returns the exit code."""
     jobs, board = make_jobs(suite, runs), Board(suite.name, suite.declared)
     others = len(suite.runs()) - len(jobs)
     board.say(f"{suite.name}: {len(jobs)} runs{f' of {len(jobs) + others}' if others else ''} in {suite.folder}")
@@ -45,17 +41,7 @@ def run(suite: Suite, runs: list[PlannedRun], launcher: Launcher, *, at_once: in
         if job.status != "waiting":
             board.note(job)
     with catch_stop_signals() as stop:
-        work(
-            jobs,
-            launcher,
-            at_once=at_once,
-            nice=nice,
-            retries=retries,
-            stop=stop,
-            show=board.show,
-            note=board.note,
-            on_stop=board.leave,
-        )
+        work(jobs, launcher, board, stop, at_once=at_once, nice=nice, retries=retries)
     board.show(jobs, now=True)
     if stop.requested:
         print("stopped; the same command continues the suite")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from mcurl_torchrl.training import Checkpoints, RunDirectory, RunDirectoryInUse, tables
-from recipes.command_line import BadCommand
-from recipes.resuming import saved_config
+from recipes.resuming import flat, saved_config
 from recipes.suites.definition import PlannedRun
 
 # Settings in which a run may differ from the suite's plan: they do not affect learning, or the folder's name has them.
@@ -32,17 +30,17 @@ class Found:
 class Progress:
     """The progress of a run; None for a value that its files do not contain."""
 
-    env_steps: int | None = None
-    total: int | None = None
-    last_return: float | None = None  # the mean of the last evaluation
-    seconds_left: float | None = None
+    env_steps: int
+    total: int
+    last_return: float | None  # the mean of the last evaluation
+    seconds_left: float | None
 
 
 def look(run: PlannedRun, directory: RunDirectory) -> Found:
     """Returns the stage of a run."""
     try:
         return _look(run, directory)
-    except (BadCommand, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         return Found("refused", str(error))
 
 
@@ -83,7 +81,7 @@ def disagreements(saved: Any, planned: dict[str, Any], set_there: set[str]) -> I
 
     A setting that only one of them has belongs to another version of the code: it counts only if it was set explicitly.
     """
-    before, now = dict(_flat(saved)), dict(_flat(planned))
+    before, now = dict(flat(saved)), dict(flat(planned))
     for key in sorted({*before, *now}):
         if key.partition(".")[0] in NOT_COMPARED or before.get(key) == now.get(key):
             continue
@@ -91,25 +89,8 @@ def disagreements(saved: Any, planned: dict[str, Any], set_there: set[str]) -> I
             yield f"{key} is {before.get(key)}, not {now.get(key)}"
 
 
-def _flat(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items() if isinstance(settings, dict) else ():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def _key(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
-
-
-def clear_unsaved(directory: RunDirectory) -> None:
-    """Empties the folder of a run that ended before its first checkpoint, except for its tracebacks."""
-    with directory.lock():
-        for path in directory.path.iterdir():
-            if path.name in (".lock", "error.log"):
-                continue
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def read_result(directory: RunDirectory) -> dict[str, Any]:
@@ -119,11 +100,6 @@ def read_result(directory: RunDirectory) -> dict[str, Any]:
         if isinstance(result, dict):
             return result
     return {}
-
-
-def progress_of(run: PlannedRun, directory: RunDirectory) -> Progress:
-    """Reads the progress of a run of a suite from its files."""
-    return progress_in(directory, run.settings()["total_env_steps"])
 
 
 def progress_in(directory: RunDirectory, total: int) -> Progress:

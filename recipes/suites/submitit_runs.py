@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.requeueing import requeue
-from recipes.suites.processes import LOST, FoundByItsLock, NotStarted, Process, append, first_line, lower_priority
+from recipes.suites.processes import LibraryRun, NotStarted, Process, append, lower_priority
 
 A_DAY = 24 * 60  # minutes, the default time limit of a job
 LOOK_INTO_QUEUE_SECONDS = 30.0
@@ -81,35 +81,21 @@ class Submitit:
         return (SlurmRun if self._executor.cluster == "slurm" else LocalSubmititRun)(job, log, run)
 
 
-class LocalSubmititRun(FoundByItsLock):
+class LostJob(Exception):
+    """A job has ended, and submitit has no result of it."""
+
+
+class LocalSubmititRun(LibraryRun):
     """A job of submitit on this machine."""
 
-    def __init__(self, job: Any, log: Path, run: Path) -> None:
-        super().__init__(log, run)
-        self._job = job
-
-    def poll(self) -> int | None:
-        if not self._over():
-            self._deliver()
-            return None
+    def _result(self) -> int:
         if not self._job.paths.result_pickle.exists():
-            append(
-                self._log,
-                f"LostJob: job {self._job.job_id} ended without a result: it was killed, or its machine went down",
-            )
-            return LOST
-        try:
-            return self._job.result()
-        except Exception as error:
-            append(self._log, first_line(error))
-            return LOST
+            raise LostJob(f"job {self._job.job_id} ended without a result: it was killed, or its machine went down")
+        return super()._result()
 
     def send_signal(self, number: int) -> None:
         """Sends SIGKILL or SIGINT: after any other signal submitit would requeue the job."""
         super().send_signal(number if number == signal.SIGKILL else signal.SIGINT)
-
-    def _over(self) -> bool:
-        return self._job.done()
 
 
 class SlurmRun(LocalSubmititRun):

@@ -8,21 +8,24 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, StopRequested
+from mcurl_torchrl.training import RunDirectory, StopRequested
 from recipes.command_line import quoted
 from recipes.suites.definition import PlannedRun
 from recipes.suites.processes import Launcher, NotStarted, Process
 from recipes.suites.provenance import RECIPES, now
-from recipes.suites.state import clear_unsaved, look, read_result
+from recipes.suites.state import look, read_result
+
+if TYPE_CHECKING:  # it needs this module
+    from recipes.suites.board import Board
 
 Status = Literal["waiting", "running", "elsewhere", "done", "failed", "refused", "stopped"]
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STOPPED = (*(128 + number for number in STOP_SIGNALS), *(-number for number in STOP_SIGNALS))  # negative: very early
+CHECK_SECONDS = 0.5  # the time between two looks at the processes
 KILLED_SECONDS = 10.0  # how long to wait for killed processes; a process on another machine may take longer
 LITTLE_SPACE = 2**28  # bytes: with less free space, a message about a failed run includes the free space
 
@@ -57,11 +60,10 @@ class Job:
             return
         self.attempts += 1
         try:
-            if stage == "unsaved":
-                clear_unsaved(self.directory)
             self.directory.path.parent.mkdir(parents=True, exist_ok=True)
             place = quoted(self.directory.path)
-            # A preempted job is started again with the same command, and resume=auto continues it.
+            # A preempted job is started again with the same command: resume=auto continues it, and empties the folder
+            # of a run that ended before its first checkpoint.
             anew = [*self.run.overrides, f"hydra.run.dir={place}", "resume=auto"]
             told = [f"resume={place}"] if stage == "interrupted" else anew
             command = [sys.executable, str(RECIPES / f"{self.run.recipe}.py"), *told]
@@ -71,8 +73,6 @@ class Job:
                 self.log_begin = log.tell()
             self.process = launcher.start(command, self.log, run=self.directory.path, nice=nice)
             self.status = "running"
-        except RunDirectoryInUse as error:
-            self.status, self.reason = "elsewhere", str(error)
         except (OSError, NotStarted) as error:
             self.status, self.reason = "failed", f"it could not be started: {error}"
 
@@ -112,17 +112,7 @@ def last_message(said: str) -> str:
 
 
 def work(
-    jobs: list[Job],
-    launcher: Launcher,
-    *,
-    at_once: int,
-    nice: int,
-    retries: int,
-    stop: StopRequested,
-    show: Callable[[list[Job]], None],
-    note: Callable[[Job], None],
-    on_stop: Callable[[], None],
-    seconds: float = 0.5,
+    jobs: list[Job], launcher: Launcher, board: Board, stop: StopRequested, *, at_once: int, nice: int, retries: int
 ) -> None:
     """Runs jobs until each is done, failed or refused, or until a stop is requested; returns after all processes ended.
 
@@ -131,51 +121,48 @@ def work(
     Args:
         jobs: the jobs, in the order to start them.
         launcher: starts the processes.
+        board: shows the jobs after each check, and each job whose status has changed.
+        stop: tells whether a stop was requested.
         at_once: the largest number of runs at a time.
         nice: the priority of the processes, 0 to 19, as the command ``nice``.
         retries: how often a failed run is retried.
-        stop: tells whether a stop was requested.
-        show: called with all jobs after each check.
-        note: called with a job whose status has changed.
-        on_stop: called after a stop was requested, while the processes save.
-        seconds: the time between two checks.
     """
     asked = False
     try:
         while True:
             for job in jobs:
-                _follow(job, retries, stop, note)
+                _follow(job, retries, stop, board)
             busy = sum(job.status in ("running", "elsewhere") for job in jobs)
             if not stop.requested:
                 for job in [job for job in jobs if job.status == "waiting"][: max(0, at_once - busy)]:
                     job.start(launcher, nice)
-                    note(job)
+                    board.note(job)
             elif not asked:
                 asked = True
                 _signal(jobs, signal.Signals[stop.signal_name])
-                on_stop()
-            show(jobs)
+                board.leave()
+            board.show(jobs)
             running = any(job.status == "running" for job in jobs)
             if not running and (stop.requested or not any(job.status in ("waiting", "elsewhere") for job in jobs)):
                 return
-            time.sleep(seconds)
+            time.sleep(CHECK_SECONDS)
     except KeyboardInterrupt:  # the second Ctrl-C
         _signal(jobs, signal.SIGKILL)
         until = time.monotonic() + KILLED_SECONDS
         while any(job.process is not None for job in jobs) and time.monotonic() < until:
             for job in jobs:
-                _follow(job, retries, stop, note)
-            time.sleep(seconds / 10)
+                _follow(job, retries, stop, board)
+            time.sleep(CHECK_SECONDS / 10)
 
 
-def _follow(job: Job, retries: int, stop: StopRequested, note: Callable[[Job], None]) -> None:
+def _follow(job: Job, retries: int, stop: StopRequested, board: Board) -> None:
     if job.process is not None and (code := job.process.poll()) is not None:
         job.end(code, retries, stopping=stop.requested)
-        note(job)
+        board.note(job)
     elif job.status == "elsewhere":
         job.look()
         if job.status != "elsewhere":
-            note(job)
+            board.note(job)
 
 
 def _signal(jobs: list[Job], number: signal.Signals) -> None:

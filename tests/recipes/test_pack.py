@@ -15,6 +15,7 @@ from recipes import evaluate, play
 from recipes.command_line import BadCommand
 from recipes.model_card import card, pack
 from recipes.policies import POLICIES, find_policy, shipped
+from recipes.schema import EvaluateConfig, PlayConfig
 from recipes.trained import open_trained
 from tests.recipes.running import SMALL, settings, train
 from tests.videos import read_video
@@ -31,9 +32,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 @pytest.fixture(scope="module")
 def packed(run: RunDirectory) -> Path:
     trained = open_trained(run.path, device=CPU)
-    evaluation = trained.play(episodes=4, seed=3, num_envs=2, epsilon=0.5, record=True)
-    folder = run.path.parent / "packed"
-    return pack(trained, evaluation, folder, run=run, which="latest", seed=3, epsilon=0.5, licence="mit")
+    cfg = EvaluateConfig(str(run.path), episodes=4, seed=3, num_envs=2, epsilon=0.5, licence="mit")
+    cfg.pack = str(run.path.parent / "packed")
+    return pack(trained, trained.play(cfg), cfg, epsilon=0.5)
 
 
 def front_matter(card: Path) -> dict:
@@ -59,8 +60,8 @@ def test_the_folder_is_laid_out_as_on_the_hub(packed: Path) -> None:
 
 def test_a_card_says_what_is_not_known(run: RunDirectory, tmp_path: Path) -> None:
     trained = open_trained(run.path, device=CPU)
-    evaluation = trained.play(episodes=1, seed=3)
-    folder = pack(trained, evaluation, tmp_path, run=run, which="latest", seed=3, epsilon=0.0, licence=None)
+    cfg = EvaluateConfig(str(run.path), episodes=1, seed=3, video=False, pack=str(tmp_path))
+    folder = pack(trained, trained.play(cfg), cfg, epsilon=0.0)
     written = (folder / "README.md").read_text(encoding="utf-8")
     assert "| licence | none was stated |" in written and front_matter(folder / "README.md")["license"] == "unknown"
     assert "interval" not in written.split("| seeds")[0] and not (folder / "replay.mp4").exists()
@@ -69,9 +70,9 @@ def test_a_card_says_what_is_not_known(run: RunDirectory, tmp_path: Path) -> Non
 def test_the_packed_policy_plays_as_the_run_does(run: RunDirectory, packed: Path) -> None:
     one, other = (open_trained(path, device=CPU) for path in (run.path, packed))
     assert one.env == other.env
-    again = other.play(episodes=4, seed=3, num_envs=2, epsilon=0.5)
+    again = other.play(PlayConfig(episodes=4, seed=3, num_envs=2, epsilon=0.5, video=False))
     assert again.returns == read_policy_folder(packed)[0]["evaluation"]["returns"]
-    assert one.play(episodes=2, seed=5).lengths == other.play(episodes=2, seed=5).lengths
+    assert one.play(PlayConfig(episodes=2, seed=5)).lengths == other.play(PlayConfig(episodes=2, seed=5)).lengths
     frame = torch.randint(256, (36, 36), dtype=torch.uint8)
     assert load_policy(packed)(frame) == load_policy(run.path)(frame)
 
@@ -92,7 +93,9 @@ def test_half_of_the_room_and_the_score_of_what_is_packed(
     for name, value in again.policy.network.named_parameters():
         assert value.dtype == torch.float32 and torch.equal(value, whole[name].half().float())
     scores = about["evaluation"]
-    assert again.play(episodes=3, seed=4, epsilon=scores["epsilon"]).returns == scores["returns"]
+    assert (
+        again.play(PlayConfig(episodes=3, seed=4, epsilon=scores["epsilon"], video=False)).returns == scores["returns"]
+    )
 
 
 def test_play_prints_the_return_and_films(
@@ -138,7 +141,7 @@ def test_roadrunner_runs() -> None:
     """The first 12 seconds of three games, in which an untrained policy scores nothing."""
     trained = open_trained(find_policy("roadrunner"), device=CPU)
     OmegaConf.update(trained.env, "max_emulator_frames", 720)
-    assert sum(trained.play(episodes=3, seed=0, num_envs=3).returns) >= 1_000
+    assert sum(trained.play(PlayConfig(episodes=3, num_envs=3, video=False)).returns) >= 1_000
 
 
 @pytest.mark.slow
@@ -146,4 +149,4 @@ def test_roadrunner_scores_as_its_card_says() -> None:
     """Ten games; the card has the mean of 100, whose standard deviation is 5,000."""
     trained = open_trained(find_policy("roadrunner"), device=CPU)
     low, high = read_policy_folder(find_policy("roadrunner"))[0]["evaluation"]["interval"]
-    assert low - 3_500 < trained.play(episodes=10, seed=100, num_envs=10).mean < high + 3_500
+    assert low - 3_500 < trained.play(PlayConfig(episodes=10, seed=100, num_envs=10, video=False)).mean < high + 3_500

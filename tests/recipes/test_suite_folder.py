@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ from recipes.suites import provenance
 from recipes.suites.board import Board
 from recipes.suites.definition import PlannedRun, read_suite
 from recipes.suites.folder import note_start
+from recipes.suites.processes import Local
 from recipes.suites.provenance import declare, marks
-from recipes.suites.state import clear_unsaved, look, progress_of
+from recipes.suites.state import look, progress_in
 from recipes.suites.workers import Job, last_message
 from tests.recipes.running import SMALL, train
 
@@ -79,9 +81,12 @@ def test_a_run_without_a_checkpoint_begins_anew(run: RunDirectory):
     shutil.rmtree(run.checkpoints)
     (run.path / "error.log").write_text("what went wrong")
     assert look(PLANNED, run).stage == "unsaved"
-    clear_unsaved(run)
-    assert {path.name for path in run.path.iterdir()} == {".lock", "error.log"}
-    assert look(PLANNED, run).stage == "missing"
+    before = run.read_manifest()
+    job = Job(PLANNED, run)
+    job.start(Local(), nice=0)
+    assert job.process.wait() == 0 and look(PLANNED, run).stage == "finished"
+    assert run.read_manifest()["time"] > before["time"] and run.read_manifest()["resumed"] == []
+    assert (run.path / "error.log").read_text() == "what went wrong"
 
 
 def test_checkpoints_that_cannot_be_read_are_not_thrown_away(run: RunDirectory):
@@ -135,7 +140,7 @@ def test_a_run_on_which_another_process_works(run: RunDirectory):
 
 
 def test_how_far_a_run_is(run: RunDirectory, tmp_path: Path):
-    nothing = progress_of(PLANNED, RunDirectory(tmp_path / "nothing"))
+    nothing = progress_in(RunDirectory(tmp_path / "nothing"), total=40)
     assert (nothing.env_steps, nothing.total, nothing.last_return, nothing.seconds_left) == (0, 40, None, None)
     evaluated = json.loads(run.result.read_text())
     rows = tables.read(run.metrics.path)
@@ -143,7 +148,7 @@ def test_how_far_a_run_is(run: RunDirectory, tmp_path: Path):
     for row, seconds in zip(rows[:3], (1.0, 5.0, 25.0), strict=True):
         run.metrics.append({**row, "seconds": seconds})
     run.write_result({**evaluated, "env_steps": 0, "finished": False})
-    progress = progress_of(PLANNED, run)
+    progress = progress_in(run, total=40)
     assert (progress.env_steps, progress.last_return) == (30, evaluated["final_return"])
     assert progress.seconds_left == pytest.approx(10 * 24 / 20)  # 20 steps took 24 seconds
 
@@ -159,7 +164,9 @@ class Terminal(io.StringIO):
 def test_the_table_is_drawn_over_itself(run: RunDirectory, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "120")
     stream, time = Terminal(), [0.0]
-    board = Board("small", stream=stream, clock=lambda: time[0])
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr("recipes.suites.board.monotonic", lambda: time[0])
+    board = Board("small")
     unfinish(run)
     jobs = [Job(PLANNED, run, "running"), Job(PLANNED, run, "failed", reason="OSError: no\nmore"), Job(PLANNED, run)]
     board.show(jobs)
@@ -181,14 +188,17 @@ def test_a_table_that_is_too_high_is_cut(run: RunDirectory, monkeypatch: pytest.
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("LINES", "5")
     stream = Terminal()
-    Board("small", stream=stream).show([Job(PLANNED, run, "failed", reason="why" * 30)] * 9)
+    monkeypatch.setattr(sys, "stdout", stream)
+    Board("small").show([Job(PLANNED, run, "failed", reason="why" * 30)] * 9)
     lines = stream.getvalue().splitlines()
     assert len(lines) == 4 and lines[-1] == "... and 7 more" and max(map(len, lines)) == 39
 
 
-def test_lines_where_there_is_no_terminal(run: RunDirectory):
+def test_lines_where_there_is_no_terminal(run: RunDirectory, monkeypatch: pytest.MonkeyPatch):
     stream, time = io.StringIO(), [0.0]
-    board = Board("small", stream=stream, clock=lambda: time[0])
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr("recipes.suites.board.monotonic", lambda: time[0])
+    board = Board("small")
     job = Job(PLANNED, run, "done")
     board.note(job)
     returned = json.loads(run.result.read_text())["final_return"]
@@ -343,12 +353,11 @@ def test_runs_of_other_code_are_marked(repository: Path):
     assert marks(manifest(None), declared) == [f"of commit unknown, not of the declared {first[:7]}"]
 
 
-def test_a_mark_stands_beside_the_return(run: RunDirectory, repository: Path):
-    stream = io.StringIO()
-    Board("small", {"commit": git(repository, "rev-parse", "HEAD"), "time": ""}, stream=stream).note(
-        Job(PLANNED, run, "done")
-    )
-    assert "(of commit " in stream.getvalue() and "not of the declared" in stream.getvalue()
+def test_a_mark_stands_beside_the_return(run: RunDirectory, repository: Path, capsys: pytest.CaptureFixture[str]):
+    board = Board("small", {"commit": git(repository, "rev-parse", "HEAD"), "time": ""})
+    board.note(Job(PLANNED, run, "done"))
+    said = capsys.readouterr().out
+    assert "(of commit " in said and "not of the declared" in said
 
 
 def test_declaring_writes_commit_and_time(repository: Path):
