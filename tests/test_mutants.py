@@ -27,7 +27,7 @@ RAINBOW = "tests/recipes/test_rainbow_update.py"
 RAINBOW_ORDER = "tests/recipes/test_rainbow_order.py"
 PPO = "tests/recipes/test_ppo_update.py"
 AUGMENTATION = "tests/transforms/test_augmentation.py"
-ROLLOUTS = "tests/training/test_rollouts.py"
+ROLLOUTS = "tests/training/test_episode_streams.py"
 PROBE = "tests/training/test_probe.py"
 ACTIONS = "tests/objectives/test_action_contrastive_task.py"
 RECONSTRUCTION = "tests/objectives/test_masked_reconstruction_task.py"
@@ -1562,7 +1562,7 @@ MUTANTS = [
         "training/sources.py",
         "elif step % self._num_envs == 1:",
         "else:",
-        "tests/training/test_collecting.py::test_several_environments_take_a_step_each_in_one_forward_pass",
+        "tests/training/test_inline_sources.py::test_several_environments_take_a_step_each_in_one_forward_pass",
     ),
     Mutant(
         "workers keep their first weights",

@@ -8,8 +8,8 @@ from torchrl.data import LazyTensorStorage
 
 from mcurl_torchrl import FrameReplayBuffer, make_pixel_env
 from mcurl_torchrl.training import EpisodeStream, EpisodeStreams, InlineSource
+from tests.training.test_episode_streams import act_for_all
 from tests.training.test_episodes import Walk, act
-from tests.training.test_rollouts import act_for_all
 
 LENGTHS = (10, 7, 4)
 
