@@ -215,8 +215,8 @@ def follow(train: Train, ranks: Ranks) -> None:
 def check_settings(cfg: DictConfig, ranks: Ranks = ALONE) -> None:
     """Refuses values outside their bounds, and settings that do not work on this machine or with these ranks."""
     try:
+        make_computing(cfg, pick_device(cfg.device, ranks))  # first: it says why precision=float16 is no choice
         check_values(cfg)
-        make_computing(cfg, pick_device(cfg.device, ranks))
         check_ranks(cfg, ranks)
     except ValueError as error:
         raise BadCommand(str(error)) from None
