@@ -106,7 +106,8 @@ def row(run: Run, seconds: float) -> tuple[str, ...]:
     directory = RunDirectory(run.path)
     progress = progress_in(directory, run.total_env_steps)
     last = run.curve[-1][1] if run.curve else progress.last_return
-    far, score = f"{progress.env_steps:,} of {run.total_env_steps:,}", "-" if last is None else f"{last:,.1f}"
+    far = f"{progress.env_steps:,} of {run.total_env_steps:,}"
+    score = "-" if last is None else f"{last:,.1f}"
     return state_of(run, directory), far, score, f"{ago(seconds)} ago", str(run.path)
 
 

@@ -106,11 +106,10 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
     check_actions(env, discrete=False, recipe="SAC", other="rainbow_mcurl")
     check_room(buffer, env)
     sac, key = cfg.sac, cfg.env.observation
-    policy = GaussianPolicy(
-        env.observation_spec[key].shape,
-        env.action_spec.shape[-1],
-        **settings_for(GaussianPolicy, cfg.encoder, sac) | ({} if key == "pixels" else {"crop_size": None}),
-    )
+    networks = settings_for(GaussianPolicy, cfg.encoder, sac)
+    if key != "pixels":
+        networks["crop_size"] = None
+    policy = GaussianPolicy(env.observation_spec[key].shape, env.action_spec.shape[-1], **networks)
     start_encoder(policy.encoder, cfg.encoder, objective=cfg.objective.name)
     with section("sac"):
         losses = LatentSAC(policy.to(device), **settings_for(LatentSAC, sac), pixels_key=key).to(device)
