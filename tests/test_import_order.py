@@ -128,7 +128,9 @@ def test_what_does_not_crash_is_let_through(before: str, backend: str, triton: P
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("first", ["mcurl_torchrl", "torchrl", "tensordict"])
+@pytest.mark.parametrize(
+    "first", ["mcurl_torchrl", *(pytest.param(first, marks=pytest.mark.slow) for first in ("torchrl", "tensordict"))]
+)
 def test_the_right_order_works_with_any_build_of_torch(first: str) -> None:
     done = python(f"import {first}\n{RENDERER_FIRST['dm_control']}\nimport mcurl_torchrl", backend="egl")
     assert done.returncode == 0, done.stderr

@@ -91,7 +91,7 @@ print(gl.choose_gl_backend(), os.environ["MUJOCO_GL"], dm_control._render.BACKEN
     assert python(code, tmp_path) == "egl egl egl glfw\n"
 
 
-@pytest.mark.parametrize("backend", ["osmesa", "egl"])
+@pytest.mark.parametrize("backend", [pytest.param("osmesa", marks=pytest.mark.slow), "egl"])
 def test_a_backend_that_the_user_chose_is_respected_even_if_it_fails(backend: str, tmp_path: Path) -> None:
     # Set after the import of TorchRL, which imports mujoco, which does not survive a missing OSMesa.
     code = MAKE_PICTURES.format(before=f"import os; os.environ['MUJOCO_GL'] = {backend!r}")

@@ -83,6 +83,7 @@ def test_auto_needs_a_directory():
     assert prepare("resume=auto", "hydra.run.dir=here") == ["resume=auto", "hydra.run.dir=here"]
 
 
+@pytest.mark.slow
 def test_a_sweep_started_again_continues(tmp_path: Path):
     sweep = ["-m", *RUN, "env.id=tests.recipes.faulty_envs:Pressing-v0", "seed=1,2", "resume=auto"]
     place = [f"hydra.sweep.dir={tmp_path}", "hydra.sweep.subdir=seed${seed}"]

@@ -93,7 +93,8 @@ def run_until_killed(recipe: str, where: str, step: int, folder: Path) -> int:
         ("step", 33, 30),  # between two checkpoints
         ("checkpoint", 40, 30),  # inside the writing of a checkpoint
         pytest.param("replay", 40, 30, marks=pytest.mark.slow),  # with the replay saved, and the checkpoint not yet
-        ("evaluation", 50, 50),  # with the evaluation's rows written, and its score not yet saved
+        # with the evaluation's rows written, and its score not yet saved
+        pytest.param("evaluation", 50, 50, marks=pytest.mark.slow),
         pytest.param("row", 40, 30, marks=pytest.mark.slow),  # in the middle of logging
     ],
 )
@@ -123,6 +124,7 @@ def test_the_same_seed_gives_the_same_run(recipe: str, whole: RunDirectory, tmp_
     assert_same_run(train(tmp_path / "run", *SETTINGS[recipe], recipe=recipe), whole)
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_run(recipe: str, whole: RunDirectory, tmp_path: Path):
     other = train(tmp_path / "run", *SETTINGS[recipe], "seed=2", recipe=recipe)
     assert results(other)["eval"] != results(whole)["eval"]

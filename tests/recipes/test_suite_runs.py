@@ -206,6 +206,7 @@ def pids():
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_suite_that_was_killed_goes_on_and_starts_nothing_twice(tmp_path: Path, pids: dict[RunDirectory, int]):
     command = [sys.executable, str(RECIPES / "suite.py"), *write(tmp_path, experiment(LONG, [1, 2])), "jobs=2"]
     killed, orphan = run_of(tmp_path, "rad-seed1"), run_of(tmp_path, "rad-seed2")

@@ -224,8 +224,15 @@ class TestCost:
 
 
 class TestPrefetch:
-    @pytest.mark.parametrize("ndim", [1, 2])
-    @pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])
+    @pytest.mark.parametrize(
+        ("storage", "ndim"),
+        [
+            (LazyTensorStorage, 2),
+            (LazyMemmapStorage, 1),
+            pytest.param(LazyTensorStorage, 1, marks=pytest.mark.slow),
+            pytest.param(LazyMemmapStorage, 2, marks=pytest.mark.slow),
+        ],
+    )
     def test_no_batch_is_corrupt(self, storage, ndim: int) -> None:
         """Two readers prefetch while a thread writes; every batch is checked against what was ever written.
 
