@@ -2,7 +2,7 @@
 
     python benchmarks/learner.py                                 # both recipes, about a quarter of an hour on two cores
     python benchmarks/learner.py --only rainbow --updates 400 --json learner.json --plot learner.png
-    python benchmarks/learner.py --objectives                    # other objectives beside M-CURL, at preset=cpu
+    python benchmarks/learner.py --objectives                    # all objectives in turns, at preset=cpu: five minutes
     python benchmarks/learner.py --quick                         # tiny sizes: to see that it runs
 
 SAC has the paper's sizes, Rainbow those of the paper and of preset=cpu. The learners are the recipes' own, on random
@@ -79,11 +79,11 @@ CASES = [
     Case("rainbow", "curl", "cpu", 240),
     Case("rainbow", "curl", "paper", 240, all_of("rainbow curl")),
 ]
-# Other objectives beside M-CURL, on data of the same size.
-OBJECTIVES = [
-    *(Case("sac", loss, "cpu", 24) for loss in ("mcurl", "mcurl_actions", "mlr")),
-    *(Case("rainbow", loss, "cpu", 120) for loss in ("mcurl", "mcurl_actions", "mlr", "spr")),
-]
+# The agent alone, and with each objective; the number of updates of each.
+OBJECTIVES = {
+    "sac": (("sac", "curl", "seq_curl", "mcurl", "mcurl_actions", "mlr", "cpc"), 32),
+    "rainbow": (("rainbow", "curl", "seq_curl", "mcurl", "mcurl_actions", "mlr", "cpc", "spr"), 160),
+}
 QUICK = [Case("sac", "mcurl", "smoke", 2, ("allocator",)), Case("rainbow", "curl", "smoke", 2)]
 
 
@@ -190,22 +190,22 @@ def blocks(updates: int) -> tuple[int, int]:
     return rounds, max(2, updates // rounds // 2 * 2)
 
 
-def take_turns(contenders: dict[str, Contender], updates: int) -> dict[str, float]:
-    """Returns each one's seconds per update, the median of its turns."""
+def take_turns(contenders: dict[str, Contender], updates: int) -> dict[str, list[float]]:
+    """Returns each one's seconds per update, in each of its turns."""
     rounds, count = blocks(updates)
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds):
         names = list(contenders) if number % 2 == 0 else list(contenders)[::-1]
         for name in names:
             times[name].append(contenders[name].ask("seconds", count))
-    return {name: statistics.median(values) for name, values in times.items()}
+    return times
 
 
 def measure(case: Case, threads: int, gemm_side: int) -> dict[str, Any]:
     """Measures a learner: alone, against itself without each optimisation, and by part."""
     with contender(case, threads) as ours:
         gemm = ours.ask("gemm", gemm_side)
-        seconds = take_turns({"ours": ours}, case.updates)["ours"]
+        seconds = statistics.median(take_turns({"ours": ours}, case.updates)["ours"])
         gemm = max(gemm, ours.ask("gemm", gemm_side))
         memory = ours.ask("memory")
         worth = measure_switches(case, threads, ours)
@@ -233,11 +233,36 @@ def measure_switches(case: Case, threads: int, ours: Contender) -> dict[str, dic
         labels["all"] = case.switches
     for label, off in labels.items():
         with contender(case, threads, off) as plain:
-            times = take_turns({"with": ours, "without": plain}, case.updates)
+            turns = take_turns({"with": ours, "without": plain}, case.updates)
+        times = {name: statistics.median(seconds) for name, seconds in turns.items()}
         worth["with"][label], worth["without"][label] = times["with"], times["without"]
         worth["worth"][label] = times["without"] / times["with"]
         print(f"  without {label}: {worth['worth'][label]:.2f} times as long", flush=True)
     return worth
+
+
+def measure_objectives(algorithm: str, preset: str, updates: int, threads: int) -> dict[str, dict[str, float]]:
+    """Measures an agent with each objective, in turns: milliseconds, and the ratios to M-CURL within each round."""
+    losses, _ = OBJECTIVES[algorithm]
+    with contextlib.ExitStack() as stack:
+        contenders = {
+            loss: stack.enter_context(contender(Case(algorithm, loss, preset, updates), threads)) for loss in losses
+        }
+        turns = take_turns(contenders, updates)
+    measured = {}
+    for loss, seconds in turns.items():
+        ratios = [ours / mcurl for ours, mcurl in zip(seconds, turns["mcurl"], strict=True)]
+        measured[loss] = {
+            "ms": statistics.median(seconds) * 1e3,
+            "times_mcurl": statistics.median(ratios),
+            "lowest": min(ratios),
+            "highest": max(ratios),
+        }
+        print(
+            f"  {algorithm} {loss:<16}{measured[loss]['ms']:9.1f} ms, {statistics.median(ratios):.2f} times M-CURL",
+            flush=True,
+        )
+    return measured
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------
@@ -316,6 +341,18 @@ def as_json(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return out
 
 
+def compare_objectives(arguments: argparse.Namespace) -> None:
+    """Measures the objectives of each agent, and writes the numbers."""
+    preset, results = "smoke" if arguments.quick else "cpu", {}
+    for algorithm, (_, updates) in OBJECTIVES.items():
+        if arguments.only in (None, algorithm):
+            updates = arguments.updates or (2 if arguments.quick else updates)
+            results[algorithm] = measure_objectives(algorithm, preset, updates, arguments.threads)
+    if arguments.json:
+        about = {**machine(), "threads": arguments.threads}
+        arguments.json.write_text(json.dumps({"machine": about, **results}, indent=2))
+
+
 def main() -> None:
     """Measures every case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -329,7 +366,10 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, default=Path("learner.png"), help="where to draw (default: learner.png)")
     arguments = parser.parse_args()
     results: dict[str, dict[str, Any]] = {}
-    for case in QUICK if arguments.quick else OBJECTIVES if arguments.objectives else CASES:
+    if arguments.objectives:
+        compare_objectives(arguments)
+        return
+    for case in QUICK if arguments.quick else CASES:
         if arguments.only not in (None, case.algorithm):
             continue
         case = replace(

@@ -1,6 +1,7 @@
 """Writes the tables of docs/performance.md from the files in benchmarks/results.
 
     python benchmarks/learner.py --json benchmarks/results/learner.json --plot docs/learner.png
+    python benchmarks/learner.py --objectives --json benchmarks/results/objectives.json
     python benchmarks/end_to_end.py --json benchmarks/results/end_to_end.json --plot docs/end_to_end.png
     python benchmarks/released.py --curl-rainbow CLONE --m-curl CLONE --json benchmarks/results/released.json
     python benchmarks/performance.py
@@ -79,6 +80,24 @@ def switches_table() -> str:
     return table(["times as long without", *measured], rows)
 
 
+def objectives_table() -> str:
+    measured = {algorithm: read("objectives")[algorithm] for algorithm in TASKS}
+    alone = {"sac", "rainbow"}
+    losses = list(dict.fromkeys(loss for results in measured.values() for loss in results if loss not in alone))
+    rows = [["none", *(cell for name, results in measured.items() for cell in _cost(results[name]))]]
+    for loss in losses:
+        cells = [cell for results in measured.values() for cell in _cost(results.get(loss))]
+        rows.append([f"`{loss}`", *cells])
+    return table(["objective", *(cell for task in TASKS.values() for cell in (f"{task}: ms", "times M-CURL"))], rows)
+
+
+def _cost(result: dict[str, float] | None) -> list[str]:
+    if result is None:
+        return ["", ""]
+    spread = f" ({result['lowest']:.2f} to {result['highest']:.2f})" if result["times_mcurl"] != 1 else ""
+    return [f"{result['ms']:.0f}", f"{result['times_mcurl']:.2f}{spread}"]
+
+
 def released_table() -> str:
     released = read("released")
     rows = []
@@ -124,6 +143,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "learner": learner_table,
     "parts": parts_table,
     "switches": switches_table,
+    "objectives": objectives_table,
     "released": released_table,
     "end_to_end": end_to_end_table,
     "growth": growth_table,

@@ -97,3 +97,17 @@ def test_it_runs(tmp_path):
     assert sac["peak_memory_gb"] > sac["replay_in_peak_gb"] > 0
     assert (tmp_path / "learner.png").stat().st_size > 10_000
     assert "effective utilisation" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_objectives_take_turns(tmp_path):
+    command = [sys.executable, learner.__file__, "--objectives", "--quick", "--threads", "1", "--json"]
+    done = subprocess.run([*command, tmp_path / "objectives.json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    written = json.loads((tmp_path / "objectives.json").read_text())
+    assert written["machine"]["threads"] == 1
+    for algorithm, (losses, _) in learner.OBJECTIVES.items():
+        assert tuple(written[algorithm]) == losses
+        for result in written[algorithm].values():
+            assert result["ms"] > 0 and 0 < result["lowest"] <= result["times_mcurl"] <= result["highest"]
+        assert written[algorithm]["mcurl"]["times_mcurl"] == 1
