@@ -48,7 +48,7 @@ def main(cfg: DictConfig) -> None:
         "std": statistics.pstdev(evaluation.returns),
     }
     (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
-    print(f"mean return {evaluation.mean:.1f}, standard deviation {scores['std']:.1f}, over {cfg.episodes} episodes")
+    print(f"mean return {evaluation.mean:,.1f}, standard deviation {scores['std']:,.1f}, over {cfg.episodes} episodes")
     if evaluation.frames:
         write_video(folder / "episode.mp4", evaluation.film(), fps=evaluation.steps_per_second or 30)
     if cfg.export is not None:

@@ -27,7 +27,7 @@ MAY_CHANGE = ("threads", "compile", "cuda_graphs")
 
 
 def continues(cfg: DictConfig, directory: RunDirectory) -> bool:
-    """Tells whether there is a run to continue; empties the directory of one that ended before its first checkpoint."""
+    """Tells whether there is a run to continue; removes the files of one that ended before its first checkpoint."""
     if cfg.resume not in (None, AUTO):
         return True
     if not directory.manifest.exists():

@@ -155,7 +155,10 @@ class RunDirectory:
         return manifest
 
     def clear(self) -> None:
-        """Removes the files of a run that never saved a checkpoint, so that it can start again."""
+        """Removes the files of a run that never saved a checkpoint, so that it can start again.
+
+        The files of trackers such as MLflow stay, because they may hold other runs.
+        """
         for file in (self.config, self.result, self.curve, self.metrics.path, self.eval.path):
             file.unlink(missing_ok=True)
         for folder in (self.videos, self.path / "tensorboard", self.checkpoints):

@@ -81,7 +81,7 @@ class Experiment:
         """Yields the runs, seed by seed, so that each seed is a complete comparison."""
         variants = self.variants or {"": []}
         for seed, env, algo, variant in itertools.product(self.seeds, self.envs, self.algos, variants):
-            given = [*self.overrides, *variants[variant]]
+            given = [*(self.overrides or []), *(variants[variant] or [])]  # a YAML file may leave a list empty
             # Several runs share the cores, and one thread for each run is fastest.
             threads = [] if any(line.startswith("threads=") for line in given) else ["threads=1"]
             overrides = (f"env={env}", f"algo={algo}", f"seed={seed}", *given, *threads)

@@ -62,8 +62,8 @@ class Job:
         try:
             self.directory.path.parent.mkdir(parents=True, exist_ok=True)
             place = quoted(self.directory.path)
-            # A preempted job is started again with the same command: resume=auto continues it, and empties the folder
-            # of a run that ended before its first checkpoint.
+            # A preempted job is started again with the same command: resume=auto continues it, or starts it again if
+            # it ended before its first checkpoint.
             anew = [*self.run.overrides, f"hydra.run.dir={place}", "resume=auto"]
             told = [f"resume={place}"] if stage == "interrupted" else anew
             command = [sys.executable, str(RECIPES / f"{self.run.recipe}.py"), *told]

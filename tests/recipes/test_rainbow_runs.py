@@ -125,7 +125,7 @@ def test_evaluating_from_the_command_line(run: RunDirectory, tmp_path: Path):
     done = run_python(RECIPES / "evaluate.py", *settings, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     scores = json.loads((tmp_path / "scores.json").read_text())
-    assert len(scores["returns"]) == 3 and f"mean return {scores['mean']:.1f}" in done.stdout
+    assert len(scores["returns"]) == 3 and f"mean return {scores['mean']:,.1f}" in done.stdout
     assert scores["epsilon"] == 0.001
     assert len(read_video(tmp_path / "episode.mp4")) == scores["lengths"][0]
 

@@ -125,7 +125,7 @@ def test_evaluating_from_the_command_line(run: RunDirectory, tmp_path: Path):
     done = subprocess.run([*command, f"hydra.run.dir={tmp_path}"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     scores = json.loads((tmp_path / "scores.json").read_text())
-    assert len(scores["returns"]) == 2 and f"mean return {scores['mean']:.1f}" in done.stdout
+    assert len(scores["returns"]) == 2 and f"mean return {scores['mean']:,.1f}" in done.stdout
     assert len(read_video(tmp_path / "episode.mp4")) == scores["lengths"][0]
 
 
