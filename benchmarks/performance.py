@@ -1,7 +1,7 @@
 """Writes the tables of docs/performance.md from the files in benchmarks/results.
 
     python benchmarks/learner.py --json benchmarks/results/learner.json --plot docs/learner.png
-    python benchmarks/learner.py --objectives --json benchmarks/results/objectives.json
+    python benchmarks/learner.py --objectives --threads 1 --json benchmarks/results/objectives.json
     python benchmarks/end_to_end.py --json benchmarks/results/end_to_end.json --plot docs/end_to_end.png
     python benchmarks/released.py --curl-rainbow CLONE --m-curl CLONE --json benchmarks/results/released.json
     python benchmarks/performance.py
