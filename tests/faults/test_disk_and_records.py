@@ -142,7 +142,8 @@ def test_every_file_of_the_saved_replay_is_named_by_a_manifest(finished: RunDire
 
 def test_a_busy_machine_is_said_once(tmp_path: Path, capsys, monkeypatch):
     monkeypatch.setattr(os, "getloadavg", lambda: (100.0, 100.0, 100.0))
-    train(tmp_path / "run", *RUN, "threads=2")
+    short = [*RUN, "total_env_steps=20", "sac.random_agent_steps=19"]  # beside other tests, two threads are slow
+    train(tmp_path / "run", *short, "threads=2")
     assert capsys.readouterr().err.count("this machine is busy (a load of 100.0") == 1
-    train(tmp_path / "single", *RUN, "threads=1")
+    train(tmp_path / "single", *short, "threads=1")
     assert "is busy" not in capsys.readouterr().err
