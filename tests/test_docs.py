@@ -19,6 +19,7 @@ import yaml
 
 import mcurl_torchrl
 from recipes import report, schema
+from recipes.suites.definition import read_suite
 from tests.recipes.running import settings as compose
 
 REPO = Path(__file__).resolve().parents[1]
@@ -169,13 +170,14 @@ def test_a_suites_page_has_its_report_and_its_runs(name: str, site: Path) -> Non
     assert figures
     for figure in figures:
         assert f"(report/{figure}.png#only-light)" in page and f"(report/{figure}-dark.png#only-dark)" in page
+    suite = read_suite(REPO / "benchmarks" / "suites" / f"{name}.yaml", {})
+    planned = {run.name: set(run.overrides) for run in suite.runs()}
     for config in (results.FOLDER / name).glob("*/*/*/config.yaml"):
         run = config.parent.relative_to(results.FOLDER / name).as_posix()
         (row,) = re.findall(rf"^\| `{run}` \| (`python .*) \|$", page, re.MULTILINE)
         command, commit, files = row.split(" | ")
-        algo, _, seed = config.parent.name.partition("-seed")
-        given = {f"env={config.parents[1].name}", f"algo={algo.split('-')[0]}", f"seed={seed}"}
-        assert given <= set(command.strip("`").split())
+        program, script, *given = command.strip("`").split()
+        assert (program, script) == ("python", f"recipes/{run.split('/')[0]}.py") and set(given) == planned[run]
         assert "hydra" not in command and re.fullmatch("[0-9a-f]{9}(, [0-9a-f]{9})*", commit)
         assert f"({run}/config.yaml)" in files
 
