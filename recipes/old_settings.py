@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from recipes.schema import CollectorConfig
+from recipes.schema import CollectorConfig, EncoderStartConfig, ResetsConfig
 
 # Settings that older runs do not have, with the values that these runs used.
 CAME_LATER: dict[str, Any] = {
@@ -15,6 +15,15 @@ CAME_LATER: dict[str, Any] = {
     "sample_ahead": 0,
     "collector": asdict(CollectorConfig()),
 }
+LATER_IN_ALL = {
+    "encoder": asdict(EncoderStartConfig()),
+    "env": {"kwargs": None, "pixels_key": None},
+    "resets": asdict(ResetsConfig()),
+}
+LATER_IN_SECTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "sac": LATER_IN_ALL | {"sac": {"auxiliary_encoder_warms_up": False, "auxiliary_max_gradient_norm": None}},
+    "rainbow": LATER_IN_ALL,
+}  # the agent's section, then the sections with such settings
 OLD_AUGMENTATIONS = {
     "encoder": {"random_crop": ("crop", "crop"), "center_crop": ("none", "crop")},
     "rainbow": {"shift": ("none", "curl_shift"), "none": ("none", "none")},
@@ -25,6 +34,9 @@ OLD_AUGMENTATIONS = {
 def as_of_today(settings: dict[str, Any]) -> dict[str, Any]:
     """Returns a run's settings with the current keys; the settings of a new run do not change."""
     settings = {**CAME_LATER, **settings}
+    for agent, sections in LATER_IN_SECTIONS.items():
+        if agent in settings:
+            settings |= {name: {**later, **(settings.get(name) or {})} for name, later in sections.items()}
     if "augmentation" in settings:
         return settings
     for name, meant in OLD_AUGMENTATIONS.items():

@@ -1509,6 +1509,13 @@ MUTANTS = [
         "tests/recipes/test_learner_runs.py::test_settings_of_a_resumed_run",
     ),
     Mutant(
+        "runs from before a setting are a method of their own",
+        "../recipes/old_settings.py",
+        "settings |= {name: {**later, **(settings.get(name) or {})} for name, later in sections.items()}",
+        "continue",
+        "tests/recipes/test_augmentation.py::test_runs_from_before_a_setting_are_averaged_with_runs_that_have_its_value_of_then",
+    ),
+    Mutant(
         "a packed policy has the weights that it was built with",
         "training/policies.py",
         "policy.network.load_state_dict(state)",

@@ -20,7 +20,8 @@ NOT_COMPARED = (
     *("seed", "threads", "device", "resume", "resume_changed", "replay.memmap"),
     *("evaluation.video", "evaluation.num_envs"),
 )
-SECTIONS_NOT_COMPARED = ("logging", "checkpoint", "hydra")
+# Settings that are computed from env.published are compared; its other values are of methods that the run does not use.
+SECTIONS_NOT_COMPARED = ("logging.", "checkpoint.", "hydra.", "env.published.")
 ALWAYS_COMPARED = ("preset_name", "total_env_steps")
 NOT_SET = "not set"
 MOST_KEYS_IN_A_NAME = 2
@@ -126,7 +127,7 @@ def compared(run: Run) -> dict[str, Any]:
     return {
         key: value
         for key, value in run.settings.items()
-        if key not in NOT_COMPARED and key.partition(".")[0] not in SECTIONS_NOT_COMPARED
+        if key not in NOT_COMPARED and not key.startswith(SECTIONS_NOT_COMPARED)
     }
 
 

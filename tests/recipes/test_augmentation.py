@@ -18,6 +18,7 @@ from mcurl_torchrl.transforms import KEY_VIEW, QUERY_VIEW, make_augmentation
 from recipes import launch, ppo_mcurl, rainbow_mcurl, resuming, sac_mcurl
 from recipes.command_line import MOVED
 from recipes.old_settings import CAME_LATER, as_of_today
+from recipes.reports.groups import group_runs
 from recipes.reports.runs import find_runs
 from recipes.schema import PPORecipeConfig, RainbowRecipeConfig, SACRecipeConfig
 from tests.recipes import running
@@ -190,6 +191,23 @@ def test_old_runs_are_resumed_and_reported_with_the_settings_of_today() -> None:
     assert run.settings["augmentation.batch"] == "none" and "rainbow.augmentation" not in run.settings
 
 
+def test_runs_from_before_a_setting_are_averaged_with_runs_that_have_its_value_of_then() -> None:
+    suite = RESULTS / "sac_sizes/sac_mcurl/cartpole-swingup"
+    settings = [OmegaConf.load(suite / f"mcurl-size60-seed{seed}" / "config.yaml") for seed in (2, 3)]
+    assert "resets" not in settings[0] and "resets" in settings[1]
+    grouping = group_runs(find_runs([suite]).runs)
+    assert [(group.method, group.seeds) for group in grouping.groups] == [("mcurl-size60", [1, 2, 3])]
+    assert not grouping.splits
+
+
+def test_an_old_run_gets_all_settings_of_today() -> None:
+    """Then it can be resumed; only what tasks set for other methods may differ."""
+    suite = RESULTS / "sac_sizes/sac_mcurl/cartpole-swingup"
+    old = OmegaConf.to_container(OmegaConf.load(suite / "mcurl-size60-seed2" / "config.yaml"))
+    now = resuming.comparable(running.settings("env=cartpole-swingup", "preset=cpu", "seed=2", "threads=1"))
+    assert {key for key, _ in resuming.differences(as_of_today(old), now)} == {"env.published.mlr_block_len"}
+
+
 @pytest.mark.parametrize(
     ("section", "kind", "batch", "views"),
     [
@@ -201,7 +219,7 @@ def test_old_runs_are_resumed_and_reported_with_the_settings_of_today() -> None:
 )
 def test_what_the_old_keys_meant(section: str, kind: str, batch: str, views: str) -> None:
     old = {section: {"augmentation": kind, "x": 1}, "objective": {"name": "mlr", "intensity_scale": 0.05}, "seed": 3}
-    assert as_of_today(old) == {
+    expected = {
         **CAME_LATER,
         section: {"x": 1},
         "objective": {"name": "mlr"},
@@ -214,3 +232,5 @@ def test_what_the_old_keys_meant(section: str, kind: str, batch: str, views: str
             "second_next": False,
         },
     }
+    found = as_of_today(old)
+    assert {key: found[key] for key in expected} == expected
