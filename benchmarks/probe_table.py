@@ -168,9 +168,10 @@ def page(rows: list[dict[str, object]]) -> str:
     lines = [
         "# What a linear probe reads off encoders of DMControl",
         "",
-        "The error of a linear probe, in deviations of the simulator's state (lower is better), after"
+        "The error of a linear probe, in standard deviations of the simulator's state (lower is better), after"
         f" {UPDATES} updates of {OBSERVATIONS} observations on {STEPS} agent steps of random play.",
-        f"Means of the seeds that are whole ({', '.join(map(str, SEEDS))} are planned), with Student's 95 % intervals.",
+        f"Means over the seeds whose runs are all finished (planned: {', '.join(map(str, SEEDS))}), with Student's 95 %"
+        " intervals.",
         f"All encoders are scored on the same fresh frames. {len(rows)} of {planned} runs are there.",
         "How it is measured: [pre-training](../../../docs/pretraining.md).",
         "",
