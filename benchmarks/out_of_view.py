@@ -20,7 +20,7 @@ from measuring import show
 
 from mcurl_torchrl import make_dmc_env
 
-# Image and crop: preset=cpu and preset=paper of SAC, and the whole image, as augmentation=shift keeps it.
+# Image and crop: preset=cpu and preset=paper of SAC, and a whole image of the size that SAC+AE and DrQ render.
 CROPS = [(60, 50), (100, 84), (84, 84)]
 CAMERAS = {0: "fixed", 1: "follows the cart"}
 

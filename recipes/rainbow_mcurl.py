@@ -52,6 +52,7 @@ from recipes.launch import recipe
 def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:
     check_collector(cfg)
     check_steps(cfg)
+    check_priorities(cfg)
     seed_everything(cfg.seed)
     env = make_env(cfg.env, training=True)
     evaluation_envs = [make_env(cfg.env, training=False) for _ in range(cfg.evaluation.num_envs)]
@@ -95,6 +96,15 @@ def check_steps(cfg: RainbowRecipeConfig) -> None:
         )
 
 
+def check_priorities(cfg: RainbowRecipeConfig) -> None:
+    """Refuses priorities that the loss does not have."""
+    if cfg.rainbow.loss == "expected" and cfg.rainbow.priorities == "kl":
+        raise ValueError(
+            "rainbow.priorities=kl needs rainbow.loss=categorical: expected values have no entropy. With "
+            "rainbow.loss=expected and rainbow.priorities=cross_entropy, the default, priorities are absolute TD errors"
+        )
+
+
 def make_replay(cfg: RainbowRecipeConfig, directory: Path, ranks: Ranks = ALONE) -> FrameReplayBuffer:
     rainbow, augmentation = cfg.rainbow, make_augmentations(cfg.augmentation)["batch"]
     with section("rainbow"):
@@ -119,7 +129,6 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
     check_actions(env, discrete=True, recipe="Rainbow", other="sac_mcurl")
     check_room(buffer, env)
     rainbow = cfg.rainbow
-    losses = {"categorical": CategoricalDQNLoss, "expected": ExpectedDQNLoss}
     with section("rainbow"):
         policy = RainbowPolicy(
             env.observation_spec["pixels"].shape,
@@ -128,7 +137,10 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
         ).to(device)
     start_encoder(policy.network.encoder, cfg.encoder, objective=cfg.objective.name)
     with section("rainbow"):
-        value = losses[rainbow.loss](policy.network, gamma=rainbow.gamma, double=rainbow.double)
+        if rainbow.loss == "categorical":
+            value = CategoricalDQNLoss(policy.network, **settings_for(CategoricalDQNLoss, rainbow))
+        else:
+            value = ExpectedDQNLoss(policy.network, **settings_for(ExpectedDQNLoss, rainbow))
     task = make_task(
         cfg.objective,
         policy.network.encoder,

@@ -135,6 +135,7 @@ class RainbowConfig:
     n_step: int = 20  # number of rewards in an n-step return
     gamma: float = 0.99  # discount factor
     batch_size: int = 32  # number of transitions in an update
+    priorities: str = choice("cross_entropy", "kl")  # of the categorical loss; kl: without the entropy of the target
     priority_exponent: float = 0.5  # 0: uniform sampling; 1: in proportion to the priorities
     priority_correction_begin: float = 0.4  # beta, the exponent of the importance weights, at the first update
     priority_correction_end: float = 1.0  # beta at the last update

@@ -193,6 +193,13 @@ MUTANTS = [
         RESETS,
     ),
     Mutant(
+        "all updates of a step have the noise of its first",
+        "agents/rainbow.py",
+        "if self._update % self.updates_per_agent_step:",
+        "if False:",
+        "tests/recipes/test_rainbow_order.py::test_steps_come_in_the_published_order[rainbow-2]",
+    ),
+    Mutant(
         "a resumed run counts updates from zero",
         "agents/rainbow.py",
         "self._update = max(0, step - self.first_update_step) * self.updates_per_agent_step",
@@ -876,6 +883,20 @@ MUTANTS = [
         "tensordict.set(self.tensor_keys.priority, td_error)",
         "tensordict.set(self.tensor_keys.priority, td_error * tensordict.get('priority_weight', torch.ones(())))",
         RAINBOW,
+    ),
+    Mutant(
+        "the priority of a perfect prediction is the entropy of its target",
+        "objectives/categorical_dqn.py",
+        "priorities + torch.xlogy(target, target).sum(-1)",
+        "priorities",
+        "tests/objectives/test_categorical_dqn.py::TestByHand",
+    ),
+    Mutant(
+        "rounding makes a priority negative",
+        "objectives/categorical_dqn.py",
+        ".sum(-1)).clamp(min=0)",
+        ".sum(-1))",
+        "tests/objectives/test_categorical_dqn.py::TestByHand::test_priorities_are_never_negative",
     ),
     Mutant(
         "the discount is that of one step",

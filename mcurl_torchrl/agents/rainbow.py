@@ -30,8 +30,9 @@ __all__ = ["RainbowAgent"]
 class RainbowAgent(Agent):
     """Rainbow (https://arxiv.org/abs/1710.02298) with an auxiliary task: the sum of both losses, one Adam.
 
-    The noise of the online network is drawn once per agent step, for acting and for learning; the noise of the target
-    network is drawn at each update. The online network is copied to the target network at multiples of the interval.
+    The noise of the online network is drawn once per agent step, for acting and for the first update; each further
+    update of the step draws its own. The noise of the target network is drawn at each update. The online network is
+    copied to the target network at multiples of the interval.
 
     Args:
         policy (RainbowPolicy): the network.
@@ -147,7 +148,7 @@ class RainbowAgent(Agent):
     def begin_step(self, step: int) -> None:
         """Draws the online noise of the step, and sets epsilon and beta."""
         with self.ranks.same_draws():
-            self.policy.reset_noise()  # to act and to learn with
+            self.policy.reset_noise()  # to act with, and for the first update
         self._update = max(0, step - self.first_update_step) * self.updates_per_agent_step
         self.epsilon = self._epsilon_of(step)
         self.explorer.epsilon.fill_(self.epsilon)
@@ -167,6 +168,8 @@ class RainbowAgent(Agent):
     def update(self, batch: TensorDictBase, views: TensorDictBase, *, measure: bool = False) -> dict[str, Tensor]:
         """Takes one update: one loss for Rainbow and the auxiliary task, one step of one Adam."""
         with self.ranks.same_draws():
+            if self._update % self.updates_per_agent_step:  # not the first update of the step
+                self.policy.reset_noise()
             self.value.reset_target_noise()
         metrics = dict(self.compute(self.value, batch).items()) | {"td_error": batch["td_error"].mean()}
         metrics |= dict(self.compute(self.task, views).items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from mcurl_torchrl.checks import check_choice
 from mcurl_torchrl.modules.rainbow import expected_value
 from mcurl_torchrl.objectives.noisy_targets import NoisyTargetLoss, SampleLosses, Transitions, choose
 
@@ -73,7 +74,7 @@ class CategoricalDQNLoss(NoisyTargetLoss):
     and reads numbers from the device at each call.
 
     The loss draws no random numbers. Noisy layers: draw the online network's noise once per agent step
-    (``network.reset_noise()``), to act and learn with; draw the target's noise at each update
+    (``network.reset_noise()``), to act and learn with, or at each update; draw the target's noise at each update
     (:meth:`reset_target_noise`). The network must be in training mode, otherwise there is no noise. With plain layers
     both calls do nothing.
 
@@ -85,7 +86,7 @@ class CategoricalDQNLoss(NoisyTargetLoss):
     changes these names; names under ``"next"`` stay there. A truncated step bootstraps, so ``truncated`` and ``done``
     are not read. Samples that a mask hides (``loss_mask_key``, by default ``("collector", "mask")``) do not count.
 
-    Writes into the batch ``td_error`` ``[B]``, each sample's cross entropy, for priorities. Returns ``loss_value``, the
+    Writes into the batch ``td_error`` ``[B]``, each sample's ``priorities``. Returns ``loss_value``, the
     mean of weight times cross entropy; without gradients ``q_mean``, the mean expected return of the actions taken, and
     ``q_target_mean``, the mean of their targets. The name is ``loss_value``, not TorchRL's ``loss``: trainers sum all
     entries whose names start with ``loss_``, and the name tells this loss from ``loss_contrastive``.
@@ -104,6 +105,9 @@ class CategoricalDQNLoss(NoisyTargetLoss):
             Defaults to True.
         reduction (str): ``"mean"``, ``"sum"`` or ``"none"``. Defaults to ``"mean"``. With weights, the mean is
             ``mean(weight * l)``, as in Rainbow; TorchRL's own losses divide by the sum of weights.
+        priorities (str): what is written as ``td_error``: ``"cross_entropy"``, as in Rainbow, or ``"kl"``, the cross
+            entropy without the entropy of the target, as in the released code of SPR: 0 for a perfect prediction.
+            Defaults to ``"cross_entropy"``.
 
     Raises:
         ValueError: on settings out of range, and on shapes or dtypes that do not fit.
@@ -138,15 +142,20 @@ class CategoricalDQNLoss(NoisyTargetLoss):
         gamma: float = 0.99,
         double: bool = True,
         reduction: str | None = "mean",
+        priorities: str = "cross_entropy",
     ) -> None:
         super().__init__(value_network, support, gamma, double, reduction)
+        self.priorities = check_choice("priorities", priorities, ("cross_entropy", "kl"))
 
     def _losses(self, transitions: Transitions) -> SampleLosses:
         target = self._target(transitions)
         chosen = choose(self._online(transitions.pixels), transitions.action)
         losses = -(target * chosen).sum(-1)
         value = expected_value(chosen.detach(), self.support)
-        return SampleLosses(losses, losses.detach(), value, (target * self.support).sum(-1))
+        priorities = losses.detach()
+        if self.priorities == "kl":
+            priorities = (priorities + torch.xlogy(target, target).sum(-1)).clamp(min=0)  # rounding may go below 0
+        return SampleLosses(losses, priorities, value, (target * self.support).sum(-1))
 
     @torch.no_grad()
     def _target(self, transitions: Transitions) -> Tensor:

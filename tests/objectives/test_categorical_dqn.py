@@ -170,6 +170,32 @@ def table_batch(**changes) -> TensorDict:
 
 
 class TestByHand:
+    def test_priorities_without_the_entropy_of_the_target(self) -> None:
+        """The target is 0.125, 0.75, 0.125, the prediction 0.2, 0.3, 0.5; the loss itself stays a cross entropy."""
+        batch, plain = table_batch(), table_batch()
+        out = table_loss(priorities="kl")(batch)
+        torch.testing.assert_close(out["loss_value"], table_loss()(plain)["loss_value"])
+        expected = sum(t * math.log(t / p) for t, p in zip((0.125, 0.75, 0.125), (0.2, 0.3, 0.5), strict=True))
+        torch.testing.assert_close(batch["td_error"], torch.tensor([expected]))
+        # A certain target has no entropy: the priority is the cross entropy.
+        certain = table_batch(next_terminated=[[True]], next_done=[[True]], next_reward=[[1.0]])
+        table_loss(priorities="kl")(certain)
+        torch.testing.assert_close(certain["td_error"], torch.tensor([-math.log(0.5)]))
+
+    def test_priorities_are_never_negative(self) -> None:
+        """If the prediction equals its target, the two sums may differ by rounding."""
+        torch.manual_seed(0)
+        for _ in range(50):
+            now = torch.softmax(torch.randn(3), -1).expand(2, 3)
+            network = Table(torch.stack([now, now]), torch.tensor([-1.0, 0.0, 1.0]))
+            batch = table_batch(steps_to_next_obs=[[0]])  # no discount and no reward: the target is the prediction
+            CategoricalDQNLoss(network, gamma=0.5, priorities="kl")(batch)
+            assert 0 <= batch["td_error"].item() < 1e-6
+
+    def test_unknown_priorities_are_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"priorities='js'; choose one of .*'cross_entropy', 'kl'"):
+            table_loss(priorities="js")
+
     @pytest.mark.parametrize(
         ("options", "changes", "target"),
         [

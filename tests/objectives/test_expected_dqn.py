@@ -223,7 +223,7 @@ class TestInPlaceOfTheCategoricalLoss:
         assert vars(ours.tensor_keys) == vars(theirs.tensor_keys)
         assert ours.state_dict().keys() == theirs.state_dict().keys()
         assert [name for name, _ in ours.named_parameters()] == [name for name, _ in theirs.named_parameters()]
-        names = set(inspect.signature(CategoricalDQNLoss).parameters) - {"support"}
+        names = set(inspect.signature(CategoricalDQNLoss).parameters) - {"support", "priorities"}
         assert set(inspect.signature(ExpectedDQNLoss).parameters) == names
 
     def test_the_same_values_another_loss(self) -> None:

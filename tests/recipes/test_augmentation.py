@@ -17,7 +17,7 @@ from mcurl_torchrl.training import RunDirectory
 from mcurl_torchrl.transforms import KEY_VIEW, QUERY_VIEW, make_augmentation
 from recipes import launch, ppo_mcurl, rainbow_mcurl, resuming, sac_mcurl
 from recipes.command_line import MOVED
-from recipes.old_settings import CAME_LATER, as_of_today
+from recipes.old_settings import CAME_LATER, LATER_IN_SECTIONS, as_of_today
 from recipes.reports.groups import group_runs
 from recipes.reports.runs import find_runs
 from recipes.schema import PPORecipeConfig, RainbowRecipeConfig, SACRecipeConfig
@@ -221,7 +221,7 @@ def test_what_the_old_keys_meant(section: str, kind: str, batch: str, views: str
     old = {section: {"augmentation": kind, "x": 1}, "objective": {"name": "mlr", "intensity_scale": 0.05}, "seed": 3}
     expected = {
         **CAME_LATER,
-        section: {"x": 1},
+        section: {"x": 1, **LATER_IN_SECTIONS.get(section, {}).get(section, {})},
         "objective": {"name": "mlr"},
         "seed": 3,
         "augmentation": {

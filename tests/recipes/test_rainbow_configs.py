@@ -157,7 +157,7 @@ def test_the_other_rainbows_differ_where_they_do():
     spr, sr_spr = changes("reference=spr"), changes("reference=sr_spr")
     assert {name.removeprefix("rainbow.") for name in spr} == {
         *("architecture", "rescale", "n_step", "sigma_init", "epsilon_begin", "first_update_agent_steps"),
-        *("updates_per_agent_step", "target_interval_agent_steps"),
+        *("updates_per_agent_step", "target_interval_agent_steps", "priorities"),
         *(f"augmentation.{key}" for key in ("batch", "batch_intensity", "views", "views_intensity", "second_next")),
     }
     assert {name.removeprefix("rainbow.") for name in sr_spr} - {name.removeprefix("rainbow.") for name in spr} == {

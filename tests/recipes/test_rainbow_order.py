@@ -39,15 +39,18 @@ def test_steps_come_in_the_published_order(monkeypatch, tmp_path, algo, updates)
     )
     assert (watch.betas[0], watch.betas[-1]) == (0.4, 1.0)
     assert len({tuple(noise) for noise in watch.noises_acted_with}) == TOTAL
-    assert len({tuple(noise) for noise in watch.target_noises}) == updates * (TOTAL - FIRST + 1)
+    for noises in (watch.noises_learned_with, watch.target_noises):  # each update has its own
+        assert len({tuple(noise) for noise in noises}) == updates * (TOTAL - FIRST + 1)
 
 
 def expected_events(updates: int) -> Iterator[str]:
     for step in range(1, TOTAL + 1):
         yield from ["draw online noise"] * NOISY_LAYERS
         yield from ("act", "store")
-        for _ in range(updates if step >= FIRST else 0):  # the first with FIRST transitions stored
+        for update in range(updates if step >= FIRST else 0):  # the first with FIRST transitions stored
             yield "sample"
+            if update > 0:
+                yield from ["draw online noise"] * NOISY_LAYERS
             yield from ["draw target noise"] * NOISY_LAYERS
             yield from ("update", "write priorities")
         if step % INTERVAL == 0:
@@ -62,6 +65,7 @@ class Watch:
         self.events: list[str] = []
         self.betas: list[float] = []
         self.noises_acted_with: list[list[float]] = []
+        self.noises_learned_with: list[list[float]] = []
         self.target_noises: list[list[float]] = []
         self.evaluated = 0
         self.priorities = ExpectedPriorities()
@@ -139,7 +143,9 @@ class Watch:
 
     def updated(self, *_: Any) -> None:
         self.events.append("update")
-        assert self.listed("online") == self.noises_acted_with[-1]  # learns with what it acted with
+        if "update" not in self.events[len(self.events) - self.events[::-1].index("act") : -1]:  # the first of the step
+            assert self.listed("online") == self.noises_acted_with[-1]  # learns with what it acted with
+        self.noises_learned_with.append(self.listed("online"))
         self.target_noises.append(self.listed("target"))
         assert same(self.parameters("target"), self.last_copy)
 

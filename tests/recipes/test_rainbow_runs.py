@@ -213,6 +213,7 @@ def test_rewards_are_clipped_in_training_only():
     ("overrides", "answers"),
     [
         (["rainbow.loss=quantile"], ["rainbow.loss", "quantile", "categorical", "expected"]),
+        (["rainbow.loss=expected", "rainbow.priorities=kl"], ["rainbow.priorities=kl needs rainbow.loss=categorical"]),
         (["objective.projection=mlp"], ["objective.projection", "mlp", "linear", "curl"]),
         (["augmentation.batch=flip"], ["augmentation.batch='flip'", "curl_shift"]),
         (["augmentation=crop"], ["augmentation.batch=crop is for SAC", "use shift"]),
