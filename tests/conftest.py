@@ -27,6 +27,14 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def double_precision() -> Iterator[None]:
+    """Networks that a test makes have double precision: sums in another order differ less than mistakes do."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 def _with_one_thread() -> Iterator[None]:
     """Results are the same bit for bit with the same number of threads only, and small networks are faster with one."""
     before = torch.get_num_threads()

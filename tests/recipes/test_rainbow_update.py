@@ -34,12 +34,9 @@ class OneSpec:
 
 
 @pytest.fixture
-def double_precision(monkeypatch):
+def double_precision(monkeypatch, double_precision):
     """Uses double precision also where the package asks for single: rounding would hide small mistakes."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +196,9 @@ def draw_views(algo: str, batch: TensorDict) -> tuple[TensorDictBase, Params]:
 def assert_close(name: str, ours: Tensor, expected: Tensor) -> None:
     assert ours.shape == expected.shape, name
     error = (ours - expected).abs().max().item() / max(1.0, expected.abs().max().item())
-    assert error <= 1e-12, f"{name} is off by {error}"
+    # Attention does not depend on the bias of its keys: that gradient is rounding, which Adam divides by its epsilon.
+    most = 1e-11 if name.endswith("in_projection.bias") else 1e-12
+    assert error <= most, f"{name} is off by {error}"
 
 
 def assert_same_networks(ours: tuple[Parts, ...], plain: tuple[Parts, ...]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 from omegaconf import DictConfig
 from tensordict import TensorDict
@@ -75,14 +74,7 @@ def q_params(stacked, number: int) -> dict[str, Tensor]:
     return {name[name.index("layers.") :]: value[number] for name, value in flat.items()}
 
 
-@pytest.fixture
-def double_precision():
-    """Some gradients are zero but for rounding (that of the attention's key bias), and Adam makes steps of any."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
+# Double precision: some gradients are zero but for rounding (of the attention's key bias), and Adam makes steps of any.
 def test_updates_equal_the_published_ones(double_precision):
     cfg = settings()
     agent = make_agent(cfg, OneSpec, make_replay(cfg, Path("unused")), torch.device("cpu"))
