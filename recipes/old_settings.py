@@ -17,7 +17,7 @@ CAME_LATER: dict[str, Any] = {
 }
 LATER_IN_ALL = {
     "encoder": asdict(EncoderStartConfig()),
-    "env": {"kwargs": None, "pixels_key": None},
+    "env": {"kwargs": None, "pixels_key": None, "following_camera_id": None},
     "resets": asdict(ResetsConfig()),
 }
 LATER_IN_SECTIONS: dict[str, dict[str, dict[str, Any]]] = {

@@ -48,6 +48,7 @@ class EnvConfig:
     image_size: int = MISSING  # height and width of a frame, in pixels
     observation: str = choice("pixels", "state")  # pixels, or the simulator's state (dmc only)
     camera_id: int | None = None  # dmc: the camera; null: camera 0, and camera 2 for quadruped; -1: the free camera
+    following_camera_id: int | None = None  # dmc: a camera that follows the body, if camera 0 does not
     shadows: bool = True  # dmc: render shadows
     multisampling: bool = True  # dmc: render with anti-aliasing
     frame_skip: int = 4  # atari: frames of the emulator per env step

@@ -19,6 +19,7 @@ from recipes.resuming import flat
 NOT_COMPARED = (
     *("seed", "threads", "device", "resume", "resume_changed", "replay.memmap"),
     *("evaluation.video", "evaluation.num_envs"),
+    "env.following_camera_id",  # counts only where env.camera_id takes it
 )
 # Settings that are computed from env.published are compared; its other values are of methods that the run does not use.
 SECTIONS_NOT_COMPARED = ("logging.", "checkpoint.", "hydra.", "env.published.")

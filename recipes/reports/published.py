@@ -6,10 +6,12 @@ from statistics import fmean, median
 
 from mcurl_torchrl.reports import Bullets, Estimate, Heading, TableBlock, mean_over_seeds
 from recipes.published_scores import PublishedAggregate
+from recipes.reports.groups import Group
 from recipes.reports.results import Comparable, Section, published_beside
 from recipes.reports.writing import Pages, known, number, spread, steps
 
 ALL_GAMES = 26
+PAPER = "paper"  # the preset with the published sizes
 
 
 def published_aggregate_rows(section: Section, over: Comparable) -> list[list[str]]:
@@ -29,6 +31,14 @@ def published_aggregate_rows(section: Section, over: Comparable) -> list[list[st
     return rows
 
 
+def apart(group: Group) -> str:
+    """Says what our runs do not share with the published ones: the sizes of another preset, another camera."""
+    settings = group.runs[0].settings
+    preset, camera = settings.get("preset_name", PAPER), settings.get("env.camera_id")
+    names = [f"preset={preset}"] * (preset != PAPER) + [f"env.camera_id={camera}"] * (camera is not None)
+    return f" ({', '.join(names)})" if names else ""
+
+
 def add_published(pages: Pages, section: Section) -> None:
     rows, sources = [], []
     for task in section.tasks:
@@ -39,7 +49,7 @@ def add_published(pages: Pages, section: Section) -> None:
         for group in ours:
             final = mean_over_seeds(group.numbers("final_return"))
             budget = steps(group.runs[0].total_env_steps)
-            rows.append([task, f"ours: {group.method}", number(final), budget, str(len(group.runs)), "–"])
+            rows.append([task, f"ours: {group.method}{apart(group)}", number(final), budget, str(len(group.runs)), "–"])
         for row in sorted(beside, key=lambda row: (row.env_steps, row.mean)):
             if row.source not in sources:
                 sources.append(row.source)
@@ -55,7 +65,8 @@ def add_published(pages: Pages, section: Section) -> None:
         columns = ["task", "method", "return", "env steps", "seeds", "source"]
         caption = (
             "Published results beside ours, at our budget or the next larger one. Ours are final returns with their "
-            "intervals; ± is a standard deviation; – in the column seeds means that their number is unknown."
+            "intervals; ± is a standard deviation; – in the column seeds means that their number is unknown. Brackets "
+            "name a preset with other sizes than the published ones, and another camera than theirs."
         )
         pages.blocks += [Heading("Beside published results", level=3), TableBlock(caption, columns, rows)]
         pages.blocks.append(Bullets([f"Source {place}: {source}." for place, source in enumerate(sources, start=1)]))

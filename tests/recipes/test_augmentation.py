@@ -201,11 +201,13 @@ def test_runs_from_before_a_setting_are_averaged_with_runs_that_have_its_value_o
 
 
 def test_an_old_run_gets_all_settings_of_today() -> None:
-    """Then it can be resumed; only what tasks set for other methods may differ."""
+    """Then it can be resumed; only what tasks set for other methods, and presets, may differ."""
     suite = RESULTS / "sac_sizes/sac_mcurl/cartpole-swingup"
     old = OmegaConf.to_container(OmegaConf.load(suite / "mcurl-size60-seed2" / "config.yaml"))
     now = resuming.comparable(running.settings("env=cartpole-swingup", "preset=cpu", "seed=2", "threads=1"))
-    assert {key for key, _ in resuming.differences(as_of_today(old), now)} == {"env.published.mlr_block_len"}
+    assert {key for key, _ in resuming.differences(as_of_today(old), now)} == {
+        *("env.published.mlr_block_len", "env.camera_id", "env.following_camera_id")
+    }
 
 
 @pytest.mark.parametrize(

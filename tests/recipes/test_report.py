@@ -164,7 +164,21 @@ def test_published_rows_have_budget_seeds_and_source(made: Made):
         "M-CURL": (8890.0, "100000", "5"),
     }
     assert all("arXiv 2010.07470" in row["source"] for row in rows)
-    assert "| MLR | 0.432 |" in made.markdown and "| ours: mcurl | 8,000 [" in made.markdown.replace("RoadRunner ", "")
+    assert "| MLR | 0.432 |" in made.markdown and "| ours: mcurl (preset=cpu) | 8,000 [" in made.markdown
+
+
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        ("preset=paper", ""),
+        ("preset=cpu env=cheetah-run", " (preset=cpu)"),
+        ("preset=cpu", " (preset=cpu, env.camera_id=1)"),
+        ("preset=paper env.camera_id=1", " (env.camera_id=1)"),
+    ],
+)
+def test_our_rows_say_what_published_runs_do_not_share(chosen: str, told: str, tmp_path: Path):
+    write_run(tmp_path / "runs/a", *chosen.split(), "total_env_steps=100000", recipe="sac_mcurl")
+    assert f"| ours: mcurl{told} | " in make(tmp_path / "out", tmp_path / "runs").markdown
 
 
 def test_published_means_over_the_same_tasks(made: Made):

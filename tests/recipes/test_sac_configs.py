@@ -88,6 +88,14 @@ def test_a_task_has_its_published_settings(task):
     assert cfg.objective.warmup_updates == 24000 // repeat
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_presets_choose_the_camera(task):
+    assert settings(f"env={task}").env.camera_id is None
+    follows = settings(f"env={task}", "preset=cpu").env.camera_id
+    assert follows == (1 if task.startswith("cartpole") else None)
+    assert settings(f"env={task}", "preset=cpu", "env.camera_id=0").env.camera_id == 0
+
+
 def test_the_defaults_are_the_published_settings():
     cfg = settings()
     assert (cfg.env.image_size, cfg.encoder.crop_size, cfg.env.num_frames) == (100, 84, 3)
