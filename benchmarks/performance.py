@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md from the files in benchmarks/results.
+"""Writes the tables of docs/performance.md, and the results of README.md, from the files in benchmarks/results.
 
     python benchmarks/learner.py --json benchmarks/results/learner.json --plot docs/learner.png
     python benchmarks/learner.py --objectives --threads 1 --json benchmarks/results/objectives.json
@@ -17,11 +17,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mcurl_torchrl.reports import mean_over_seeds
+from recipes.published_scores import published_atari, published_dmc
+from recipes.reports.groups import Group, group_runs
+from recipes.reports.runs import find_runs
+
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results"
-PAGES = [REPO / "docs" / "performance.md"]
+PAGES = [REPO / "README.md", REPO / "docs" / "index.md", REPO / "docs" / "performance.md"]
 NAMES = {"mcurl": "M-CURL", "curl": "CURL"}
 TASKS = {"sac": "SAC, cartpole-swingup", "rainbow": "Rainbow, RoadRunner"}
+SUITES = ("atari_cpu", "sac_camera")  # whose runs are in the table of results: preset=cpu, 100k steps
+ENV_STEPS = 100_000
+METHODS = {  # column of the table of results: methods here, methods in the files of published results
+    "M-CURL": (("mcurl",), ("mcurl",)),
+    "CURL": (("curl",), ("curl",)),
+    "augmentation alone": (("rad",), ()),
+    "RL alone": (("rainbow", "sac"), ("eff_rainbow", "pixel_sac")),
+}
 
 
 def read(name: str) -> dict[str, Any]:
@@ -139,7 +152,31 @@ def growth_table() -> str:
     return table(["ms of", "by", "size: ms"], rows)
 
 
+def results_table() -> str:
+    """The mean return of each method on each task, with Student's 95 % interval, and what is published."""
+    groups = [group for group in group_runs(find_runs([RESULTS / suite for suite in SUITES]).runs).groups if group.runs]
+    listed = [row for row in (*published_dmc(), *published_atari()) if row.env_steps == ENV_STEPS]
+    published = {(row.task, row.method): row for row in reversed(listed)}  # the first of two counts
+    rows = []
+    for task in dict.fromkeys(group.task for group in groups):
+        cells = [task]
+        for ours, theirs in METHODS.values():
+            found = [_result(group) for group in groups if group.task == task and group.method in ours]
+            found += [f"published: {published[task, name].mean:,.0f}" for name in theirs if (task, name) in published]
+            cells.append("<br>".join(found))
+        rows.append(cells)
+    return table(["", *METHODS], rows)
+
+
+def _result(group: Group) -> str:
+    mean = mean_over_seeds(group.numbers("final_return"))
+    if mean.has_interval:
+        return f"**{mean.value:,.0f}** ({mean.low:,.0f} to {mean.high:,.0f})"
+    return f"{mean.value:,.0f} ({len(group.runs)} seed{'s' * (len(group.runs) > 1)})"
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "results": results_table,
     "learner": learner_table,
     "parts": parts_table,
     "switches": switches_table,
