@@ -35,6 +35,7 @@ def main(cfg: DictConfig) -> None:
     if cfg.half:
         round_weights(trained.policy.network)  # before playing, so that the packed weights are scored
     epsilon = trained.epsilon if cfg.epsilon is None else cfg.epsilon
+    sample = trained.sample if cfg.sample is None else cfg.sample
     evaluation = trained.play(cfg)
     folder = Path(HydraConfig.get().runtime.output_dir)
     scores = {
@@ -42,6 +43,7 @@ def main(cfg: DictConfig) -> None:
         "which": cfg.which,
         "seed": cfg.seed,
         "epsilon": epsilon,
+        "sample": sample,
         "returns": evaluation.returns,
         "lengths": evaluation.lengths,
         "mean": evaluation.mean,
@@ -54,7 +56,7 @@ def main(cfg: DictConfig) -> None:
     if cfg.export is not None:
         print(f"exported to {export_policy(trained.policy, cfg.export)}")
     if cfg.pack is not None:
-        print(f"packed into {pack(trained, evaluation, cfg, epsilon=epsilon)}")
+        print(f"packed into {pack(trained, evaluation, cfg, epsilon=epsilon, sample=sample)}")
     print(f"written to {folder}")
 
 

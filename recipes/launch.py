@@ -296,6 +296,7 @@ def open_run(
         evaluation_episodes=cfg.evaluation.episodes,
         final_evaluation_episodes=cfg.evaluation.final_episodes,
         evaluation_epsilon=cfg.evaluation.epsilon,
+        evaluation_sample=cfg.evaluation.sample,
         checkpoint_interval=cfg.checkpoint.interval_agent_steps,
         keep_last=cfg.checkpoint.keep_last,
         log_interval=cfg.logging.interval_agent_steps,

@@ -28,7 +28,7 @@ Loading runs no code of these files: `config.json` names a class of the library,
 """
 
 
-def pack(trained: Trained, evaluation: Evaluation, cfg: EvaluateConfig, *, epsilon: float) -> Path:
+def pack(trained: Trained, evaluation: Evaluation, cfg: EvaluateConfig, *, epsilon: float, sample: bool) -> Path:
     """Writes the folder; :func:`~mcurl_torchrl.load_policy` reads it, and ``mcurl play`` plays it."""
     folder = Path(cfg.pack)
     estimate = mean_over_seeds(evaluation.returns)  # Student's 95 % interval, over episodes
@@ -39,6 +39,7 @@ def pack(trained: Trained, evaluation: Evaluation, cfg: EvaluateConfig, *, epsil
             "episodes": len(evaluation.returns),
             "seed": cfg.seed,
             "epsilon": epsilon,
+            "sample": sample,
             "mean": evaluation.mean,
             "interval": [estimate.low, estimate.high] if estimate.has_interval else None,
             "returns": evaluation.returns,
@@ -77,12 +78,13 @@ def card(about: dict[str, Any], folder: str, *, filmed: bool) -> str:
     task, licence = training["task"], about["licence"]
     name = f"{training['algo']}-{task}".replace("/", "-")
     between = "" if scores["interval"] is None else " (95 % interval {:,.0f} to {:,.0f})".format(*scores["interval"])
+    drawn = ", the others drawn from the policy" if scores.get("sample") else ""
     commit = training["commit"] or "not known"
     versions = ", ".join(f"{package} {version}" for package, version in training["versions"].items())
     rows = [
         ("task", f"{task} ({TASKS[about['env']['backend']]})"),
         ("score", f"{scores['mean']:,.1f} on average over {scores['episodes']} episodes{between}"),
-        ("evaluated with", f"seed {scores['seed']}, {scores['epsilon']:g} of the actions at random"),
+        ("evaluated with", f"seed {scores['seed']}, {scores['epsilon']:g} of the actions at random{drawn}"),
         ("trained for", f"{training['env_steps']:,} environment steps"),
         ("seeds", f"one run, seed {training['seed']}: the interval is over episodes, not over runs"),
         ("agent", f"`{training['recipe']}`, `{' '.join(training['overrides'])}`"),

@@ -15,14 +15,15 @@ CAME_LATER: dict[str, Any] = {
     "sample_ahead": 0,
     "collector": asdict(CollectorConfig()),
 }
-LATER_IN_ALL = {
-    "encoder": asdict(EncoderStartConfig()),
+LATER_IN_PPO = {
     "env": {"kwargs": None, "pixels_key": None, "following_camera_id": None},
-    "resets": asdict(ResetsConfig()),
+    "evaluation": {"sample": False},
 }
+LATER_IN_ALL = LATER_IN_PPO | {"encoder": asdict(EncoderStartConfig()), "resets": asdict(ResetsConfig())}
 LATER_IN_SECTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "sac": LATER_IN_ALL | {"sac": {"auxiliary_encoder_warms_up": False, "auxiliary_max_gradient_norm": None}},
     "rainbow": LATER_IN_ALL | {"rainbow": {"priorities": "cross_entropy"}},
+    "ppo": LATER_IN_PPO,
 }  # the agent's section, then the sections with such settings
 OLD_AUGMENTATIONS = {
     "encoder": {"random_crop": ("crop", "crop"), "center_crop": ("none", "crop")},

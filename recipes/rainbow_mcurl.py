@@ -53,6 +53,7 @@ def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:
     check_collector(cfg)
     check_steps(cfg)
     check_priorities(cfg)
+    check_evaluation(cfg)
     seed_everything(cfg.seed)
     env = make_env(cfg.env, training=True)
     evaluation_envs = [make_env(cfg.env, training=False) for _ in range(cfg.evaluation.num_envs)]
@@ -102,6 +103,15 @@ def check_priorities(cfg: RainbowRecipeConfig) -> None:
         raise ValueError(
             "rainbow.priorities=kl needs rainbow.loss=categorical: expected values have no entropy. With "
             "rainbow.loss=expected and rainbow.priorities=cross_entropy, the default, priorities are absolute TD errors"
+        )
+
+
+def check_evaluation(cfg: RainbowRecipeConfig) -> None:
+    """Refuses evaluations that draw actions from the policy."""
+    if cfg.evaluation.sample:
+        raise ValueError(
+            "evaluation.sample=true is for SAC and PPO: Rainbow's policy takes the best action and has no distribution "
+            f"to draw from. evaluation.epsilon={cfg.evaluation.epsilon} is the probability of a random action"
         )
 
 

@@ -201,7 +201,7 @@ class EvaluationConfig:
     """Evaluations during training. The table has the defaults of SAC.
 
     Rainbow: interval_env_steps=10_000, final_episodes=100, num_envs=10, epsilon=0.001. PPO:
-    interval_env_steps=250_000, final_episodes=100, num_envs=10, epsilon=0.01.
+    interval_env_steps=250_000, final_episodes=100, num_envs=10, sample=true.
     """
 
     interval_env_steps: int = 20_000  # number of env steps between two evaluations
@@ -209,6 +209,7 @@ class EvaluationConfig:
     final_episodes: int | None = None  # number of episodes in the last evaluation; null: the same as episodes
     num_envs: int = 1  # number of episodes that are played at the same time; SAC always plays one
     epsilon: float = 0.0  # probability of a random action; discrete actions only
+    sample: bool = False  # draw actions from the policy instead of taking the most likely ones (SAC, PPO)
     video: bool = True  # film the first episode of each evaluation
 
 
@@ -284,7 +285,7 @@ class PPORecipeConfig(RecipeConfig):
     encoder: EncoderStartConfig = field(default_factory=EncoderStartConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
     evaluation: EvaluationConfig = field(
-        default_factory=lambda: EvaluationConfig(250_000, final_episodes=100, num_envs=10, epsilon=0.01)
+        default_factory=lambda: EvaluationConfig(250_000, final_episodes=100, num_envs=10, sample=True)
     )
     checkpoint: CheckpointConfig = field(default_factory=lambda: CheckpointConfig(50_000))
     logging: LoggingConfig = field(default_factory=lambda: LoggingConfig(10_000))
@@ -354,6 +355,7 @@ class EvaluateConfig:
     episodes: int = 10  # number of episodes to play
     num_envs: int = 1  # number of episodes that are played at the same time
     epsilon: float | None = None  # probability of a random action; null: as in the run
+    sample: bool | None = None  # draw actions from the policy (SAC, PPO); null: as in the run
     seed: int = 0  # seed of the episodes
     video: bool = True  # film the first episode
     export: str | None = None  # a file for torch.export, such as policy.pt2
@@ -370,6 +372,7 @@ class PlayConfig:
     episodes: int = 1  # number of episodes to play
     num_envs: int = 1  # number of episodes that are played at the same time
     epsilon: float | None = None  # probability of a random action; null: as in the evaluations of training
+    sample: bool | None = None  # draw actions from the policy (SAC, PPO); null: as in the evaluations of training
     seed: int = 0  # seed of the episodes
     video: bool = True  # film the first episode
     out: str | None = None  # the video file; null: NAME.mp4 in the current folder

@@ -35,13 +35,14 @@ class Trained:
     policy: FramePolicy
     env: DictConfig
     epsilon: float  # probability of a random action in the evaluations of training
+    sample: bool  # whether these evaluations drew actions from the policy
     device: torch.device
 
     def play(self, cfg: EvaluateConfig | PlayConfig) -> Evaluation:
         """Plays whole episodes, in new environments, and prints their returns."""
 
-        def act(observations: Tensor) -> Tensor:
-            return self.policy.network(observations.to(self.device)).cpu()
+        def act(observations: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+            return self.policy.network.act(observations.to(self.device), generator=generator).cpu()
 
         return evaluate(
             act,
@@ -52,6 +53,7 @@ class Trained:
             record=cfg.video and self.env.observation == "pixels",
             observation_key=self.env.observation,
             epsilon=self.epsilon if cfg.epsilon is None else cfg.epsilon,
+            sample=self.sample if cfg.sample is None else cfg.sample,
             on_episode=lambda episode, score: print(f"episode {episode}: {score:,.1f}", flush=True),
         )
 
@@ -70,7 +72,8 @@ def open_trained(path: Path, *, which: str = "latest", device: torch.device) -> 
             settings = OmegaConf.load(RunDirectory(path).config)
         env = OmegaConf.merge(OmegaConf.structured(EnvConfig), settings.env)
         epsilon = OmegaConf.select(settings, "evaluation.epsilon", default=0.0)
-        return Trained(load_policy(path, which=which, device=device), env, epsilon, device)
+        sample = OmegaConf.select(settings, "evaluation.sample", default=False)
+        return Trained(load_policy(path, which=which, device=device), env, epsilon, sample, device)
     except (OSError, ValueError, RuntimeError, YAMLError, OmegaConfBaseException) as error:
         raise BadCommand(f"run={path}: {error}") from error
 

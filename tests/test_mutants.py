@@ -990,6 +990,27 @@ MUTANTS = [
         "tests/training/test_evaluation.py",
     ),
     Mutant(
+        "drawn actions of all episodes come from one generator",
+        "training/evaluation.py",
+        "generator=generator_of(episode))",
+        "generator=generator_of(0))",
+        "tests/training/test_evaluation.py",
+    ),
+    Mutant(
+        "evaluations of runs take the most likely action",
+        "training/run.py",
+        "sample=plan.evaluation_sample,",
+        "sample=False,",
+        "tests/training/test_evaluation.py",
+    ),
+    Mutant(
+        "preset=cpu sees cartpole with the fixed camera",
+        "../recipes/conf/sac/preset/cpu.yaml",
+        "  camera_id: ${env.following_camera_id}\n",
+        "",
+        "tests/recipes/test_sac_configs.py::test_presets_choose_the_camera",
+    ),
+    Mutant(
         "the last evaluation is as short as the others",
         "training/run.py",
         "episodes = plan.evaluation_episodes if final is None else final",

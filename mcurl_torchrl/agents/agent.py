@@ -56,9 +56,12 @@ class Agent(ABC):
         return self.explorer(observation.to(self.device)).cpu()
 
     @torch.inference_mode()
-    def exploit(self, observations: Tensor) -> Tensor:
-        """Returns the policy's actions ``[n, ...]`` for observations ``[n, ...]`` in evaluation, on the CPU."""
-        return self.policy(observations.to(self.device)).cpu()
+    def exploit(self, observations: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Returns the policy's actions ``[n, ...]`` for observations ``[n, ...]`` in evaluation, on the CPU.
+
+        With a generator they are drawn from the policy, otherwise they are its best or most likely ones.
+        """
+        return self.policy.act(observations.to(self.device), generator=generator).cpu()
 
     @abstractmethod
     def updates_due(self, step: int) -> int:

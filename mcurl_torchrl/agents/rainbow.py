@@ -154,11 +154,6 @@ class RainbowAgent(Agent):
         self.explorer.epsilon.fill_(self.epsilon)
         self.sampler.beta = self._beta_of(step)
 
-    @torch.inference_mode()
-    def exploit(self, observations: Tensor) -> Tensor:
-        """Returns the best actions without noise."""
-        return self.policy.act_without_noise(observations.to(self.device)).cpu()
-
     # -- learning ------------------------------------------------------------------------------------------------------
 
     def updates_due(self, step: int) -> int:

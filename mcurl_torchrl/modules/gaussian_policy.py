@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mcurl_torchrl.modules.encoders import PixelEncoder, StateEncoder
-from mcurl_torchrl.modules.heads import GaussianHead, LatentProjection
+from mcurl_torchrl.modules.heads import GaussianHead, LatentProjection, normal_like
 from mcurl_torchrl.modules.policy import Policy
 from mcurl_torchrl.transforms import center_crop
 
@@ -105,5 +105,4 @@ class GaussianPolicy(Policy):
     def sample(self, observation: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Draws an action, ``[*, action_dim]``."""
         loc, scale = self.distribution(observation)
-        noise = torch.randn(loc.shape, generator=generator, device=loc.device, dtype=loc.dtype)
-        return torch.tanh(loc + scale * noise)
+        return torch.tanh(loc + scale * normal_like(loc, generator))

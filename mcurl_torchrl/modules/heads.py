@@ -30,6 +30,12 @@ def orthogonal_linear(in_features: int, out_features: int, gain: float = 1.0) ->
     return _OrthogonalLinear(in_features, out_features, gain)
 
 
+def normal_like(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draws standard normal numbers in the shape of a tensor, with a generator on any device."""
+    device = like.device if generator is None else generator.device
+    return torch.randn(like.shape, generator=generator, device=device, dtype=like.dtype).to(like.device)
+
+
 def _two_hidden_layers(in_features: int, hidden_dim: int, out_features: int) -> nn.Sequential:
     check_count("hidden_dim", hidden_dim)
     return nn.Sequential(

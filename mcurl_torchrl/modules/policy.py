@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 __all__ = ["Policy"]
@@ -32,6 +33,14 @@ class Policy(nn.Module):
     def forward(self, observation: Tensor) -> Tensor:
         """Returns the actions ``[*, ...]`` for observations ``[*, ...]``."""
         raise NotImplementedError
+
+    def act(self, observation: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Returns the actions of an evaluation: the best or most likely ones, or with a generator drawn ones."""
+        return self(observation) if generator is None else self.sample(observation, generator=generator)
+
+    def sample(self, observation: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draws actions, with a generator on any device; an error if this kind of policy has no distribution."""
+        raise ValueError(f"a {type(self).__name__} has no distribution to draw actions from")
 
     def for_acting(self) -> Policy:
         """Returns a policy that acts like this one in evaluation mode, without the weights that only training needs."""

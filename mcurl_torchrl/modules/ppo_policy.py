@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mcurl_torchrl.checks import check_count
 from mcurl_torchrl.modules.encoders import AtariEncoder
-from mcurl_torchrl.modules.heads import orthogonal_linear
+from mcurl_torchrl.modules.heads import normal_like, orthogonal_linear
 from mcurl_torchrl.modules.policy import Policy
 
 __all__ = ["PPOPolicy"]
@@ -99,10 +99,11 @@ class PPOPolicy(Policy):
         out = self.head(self.latent(pixels))
         if not self.discrete:
             loc, scale = out
-            noise = torch.randn(loc.shape, generator=generator, device=loc.device, dtype=loc.dtype)
-            return torch.tanh(loc + scale * noise)
+            return torch.tanh(loc + scale * normal_like(loc, generator))
         chances = out.softmax(-1)
-        return chances.reshape(-1, chances.shape[-1]).multinomial(1, generator=generator).view(chances.shape[:-1])
+        flat = chances.reshape(-1, chances.shape[-1])
+        flat = flat if generator is None else flat.to(generator.device)
+        return flat.multinomial(1, generator=generator).view(chances.shape[:-1]).to(chances.device)
 
 
 def _make_orthogonal(convs: nn.Module) -> None:

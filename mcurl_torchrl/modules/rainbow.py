@@ -167,6 +167,12 @@ class RainbowPolicy(Policy):
         """Returns the index of the action with the highest expected return, ``[*]``."""
         return self.network.values(pixels).argmax(-1)
 
+    def act(self, observation: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Returns the best actions without noise; there is no distribution to draw from."""
+        return (
+            self.act_without_noise(observation) if generator is None else super().act(observation, generator=generator)
+        )
+
     def act_without_noise(
         self, pixels: Tensor, *, epsilon: float = 0.0, generator: torch.Generator | None = None
     ) -> Tensor:

@@ -59,7 +59,7 @@ class Evaluation:
 
 
 def evaluate(
-    act: Callable[[Tensor], Tensor],
+    act: Callable[..., Tensor],
     envs: EnvBase | Sequence[EnvBase],
     *,
     episodes: int,
@@ -68,6 +68,7 @@ def evaluate(
     record: bool = False,
     observation_key: str = "pixels",
     epsilon: float = 0.0,
+    sample: bool = False,
     on_episode: Callable[[int, float], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Evaluation:
@@ -77,7 +78,7 @@ def evaluate(
     number and on ``act``: several environments give the same returns as one, and are faster if ``act`` is faster for
     batches. (A network may round a row of a large batch differently from a single row, and then choose another action.)
 
-    If ``act`` draws no random numbers, the global generators of torch, numpy and Python stay as they are.
+    If ``act`` draws no random numbers of its own, the global generators of torch, numpy and Python stay as they are.
 
     Args:
         act (callable): observations ``[n, ...]`` to actions ``[n, ...]``, row by row; n is the number of episodes under
@@ -95,6 +96,8 @@ def evaluate(
         epsilon (float): the probability of a uniformly random action instead of the action of ``act``; each episode has
             its own generator. For :class:`~torchrl.data.Categorical` and :class:`~torchrl.data.OneHot` actions.
             Defaults to 0.
+        sample (bool): whether ``act`` draws its actions. It then gets observations one at a time, ``[1, ...]``, and as
+            ``generator`` the episode's own :class:`torch.Generator`. Defaults to False.
         on_episode (callable, optional): called when an episode ends, with the number of ended episodes and its return.
         stop (callable, optional): called before each step; the evaluation stops if it returns True.
 
@@ -121,6 +124,7 @@ def evaluate(
     streams = [EpisodeStream(env, seed=seed, observation_key=observation_key) for env in envs]
     spec = envs[0].action_spec
     explore = _make_exploration(spec, epsilon, seed)
+    choose = _make_sampling(act, seed) if sample else lambda observations, _: act(observations)
     left = iter(range(check_count("episodes", episodes)))
     ended: dict[int, tuple[float, int]] = {}
     frames: list[Tensor] = []
@@ -134,7 +138,7 @@ def evaluate(
             raise EvaluationStopped(f"stopped after {len(ended)} of {episodes} episodes")
         observations = torch.stack([stream.observe() for stream in playing])
         with torch.no_grad():
-            actions = act(observations)
+            actions = choose(observations, [stream.episode for stream in playing])
         if actions.shape != (len(playing), *spec.shape):
             wanted, got = [len(playing), *spec.shape], list(actions.shape)
             raise ValueError(f"act gives actions {got} for {len(playing)} observations; they must be {wanted}")
@@ -160,6 +164,23 @@ def _draw(env: EnvBase) -> np.ndarray | None:
     """Returns the picture that an environment renders, or None if it renders none."""
     draw = getattr(env, "rendered_screen", None)
     return None if draw is None else draw()
+
+
+def _make_sampling(act: Callable[..., Tensor], seed: int) -> Callable[[Tensor, Sequence[int]], Tensor]:
+    """Returns a function that draws an action for each observation with the generator of its episode."""
+
+    @functools.cache
+    def generator_of(episode: int) -> torch.Generator:
+        return torch.Generator().manual_seed(derive_seed(seed, "drawn actions", episode))
+
+    def draw(observations: Tensor, episodes: Sequence[int]) -> Tensor:
+        drawn = [
+            act(observation[None], generator=generator_of(episode))
+            for observation, episode in zip(observations, episodes, strict=True)
+        ]
+        return torch.cat(drawn)
+
+    return draw
 
 
 def _make_exploration(spec: TensorSpec, epsilon: float, seed: int) -> Callable[[Tensor, int], Tensor]:

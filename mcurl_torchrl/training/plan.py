@@ -25,6 +25,8 @@ class RunPlan:
         evaluation_episodes (int): episodes of an evaluation. Defaults to 10.
         final_evaluation_episodes (int, optional): episodes of the last evaluation. Defaults to as many as the others.
         evaluation_epsilon (float): the probability of a random action in an evaluation. Defaults to 0.
+        evaluation_sample (bool): whether evaluations draw actions from the policy, which then takes a generator, as in
+            :func:`~mcurl_torchrl.training.evaluate`. Defaults to False.
         keep_last (int): checkpoints to keep, besides the best. Defaults to 2.
         observation_key (str): the observation that the policy acts on. Defaults to ``"pixels"``.
         num_frames (int): frames in an observation. Defaults to 1.
@@ -50,6 +52,7 @@ class RunPlan:
     evaluation_episodes: int = 10
     final_evaluation_episodes: int | None = None
     evaluation_epsilon: float = 0.0
+    evaluation_sample: bool = False
     keep_last: int = 2
     observation_key: str = "pixels"
     num_frames: int = 1

@@ -362,6 +362,7 @@ class TrainingRun:
                     record=plan.video and plan.observation_key == "pixels",
                     observation_key=plan.observation_key,
                     epsilon=plan.evaluation_epsilon,
+                    sample=plan.evaluation_sample,
                     on_episode=self._report_quarters(episodes),
                     stop=lambda: self.stop.requested,
                 )

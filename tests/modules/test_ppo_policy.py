@@ -35,6 +35,9 @@ def test_discrete_actions_are_drawn_by_their_probabilities():
     assert (expected.max(-1).values - expected.min(-1).values > 0.1).any()
     assert torch.equal(policy(PIXELS), expected.argmax(-1))
     assert policy(PIXELS[0]).shape == policy.sample(PIXELS[0]).shape == ()
+    assert torch.equal(policy.act(PIXELS), expected.argmax(-1))
+    again = [policy.act(PIXELS, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, *range(2, 30))]
+    assert torch.equal(again[0], again[1]) and len({tuple(actions.tolist()) for actions in again}) > 10
 
 
 def test_continuous_actions_are_squashed():

@@ -216,7 +216,7 @@ class TestPolicy:
                 break
         assert not torch.equal(policy(pixels), expected)
         before, state = noises(policy), torch.get_rng_state()
-        assert torch.equal(policy.act_without_noise(pixels), expected)
+        assert torch.equal(policy.act(pixels), expected)
         assert torch.equal(torch.get_rng_state(), state)  # no random number is drawn
         assert policy.training and all(part.training for part in policy.modules())
         assert all(torch.equal(value, before[name]) for name, value in noises(policy).items())
@@ -224,8 +224,10 @@ class TestPolicy:
             policy.act_without_noise(pixels[..., :20])
         assert policy.training  # also after an error: learning would go on without noise
         policy.eval()
-        policy.act_without_noise(pixels)
+        policy.act(pixels)
         assert not policy.training
+        with pytest.raises(ValueError, match="a RainbowPolicy has no distribution"):
+            policy.act(pixels, generator=torch.Generator())
 
     def test_epsilon(self) -> None:
         policy, pixels = make_policy(num_actions=4), make_pixels(1).expand(4000, *SHAPE)

@@ -34,7 +34,7 @@ def packed(run: RunDirectory) -> Path:
     trained = open_trained(run.path, device=CPU)
     cfg = EvaluateConfig(str(run.path), episodes=4, seed=3, num_envs=2, epsilon=0.5, licence="mit")
     cfg.pack = str(run.path.parent / "packed")
-    return pack(trained, trained.play(cfg), cfg, epsilon=0.5)
+    return pack(trained, trained.play(cfg), cfg, epsilon=0.5, sample=False)
 
 
 def front_matter(card: Path) -> dict:
@@ -61,7 +61,7 @@ def test_the_folder_is_laid_out_as_on_the_hub(packed: Path) -> None:
 def test_a_card_says_what_is_not_known(run: RunDirectory, tmp_path: Path) -> None:
     trained = open_trained(run.path, device=CPU)
     cfg = EvaluateConfig(str(run.path), episodes=1, seed=3, video=False, pack=str(tmp_path))
-    folder = pack(trained, trained.play(cfg), cfg, epsilon=0.0)
+    folder = pack(trained, trained.play(cfg), cfg, epsilon=0.0, sample=False)
     written = (folder / "README.md").read_text(encoding="utf-8")
     assert "| licence | none was stated |" in written and front_matter(folder / "README.md")["license"] == "unknown"
     assert "interval" not in written.split("| seeds")[0] and not (folder / "replay.mp4").exists()

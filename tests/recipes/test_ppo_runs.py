@@ -87,11 +87,11 @@ def test_a_loaded_policy_acts_as_the_trained_one(run: RunDirectory, tmp_path: Pa
     assert isinstance(policy.network, PPOPolicy)
     rows = tables.read(run.eval.path)[-3:]
     played = evaluate(
-        policy.network,
+        policy.network.sample,
         [make_env(cfg.env, training=False) for _ in range(2)],
         episodes=3,
         seed=derive_seed(cfg.seed, "evaluation", 120),
-        epsilon=cfg.evaluation.epsilon,
+        sample=True,
     )
     assert (played.returns, played.lengths) == ([row["return"] for row in rows], [row["length"] for row in rows])
     stacks = torch.randint(256, (3, 4, 36, 36), dtype=torch.uint8)
@@ -125,7 +125,7 @@ def test_every_algorithm_runs(overrides: list[str], tmp_path: Path):
 
 
 def test_continuous_actions_and_an_action_repeat(tmp_path: Path):
-    dot = ["env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0", "env.action_repeat=2", "evaluation.epsilon=0"]
+    dot = ["env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0", "env.action_repeat=2"]
     dot += ["total_env_steps=80", "evaluation.interval_env_steps=80", "objective.slice_len=6", "evaluation.video=false"]
     directory = train(tmp_path / "run", *SMALL, *dot)
     last = tables.read(directory.metrics.path)[-1]
@@ -148,7 +148,10 @@ def test_continuous_actions_and_an_action_repeat(tmp_path: Path):
         (["augmentation.views=flip"], ["augmentation.views='flip'", "curl_shift"]),
         (["ppo.architecture=impala"], ["ppo.architecture", "nature"]),
         (["env.image_size=30"], ["image_size=30"]),
-        (["env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0"], ["epsilon=0.01", "Categorical"]),
+        (
+            ["env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0", "evaluation.epsilon=0.01"],
+            ["epsilon=0.01", "Categorical"],
+        ),
     ],
     ids=lambda lines: lines[-1],
 )

@@ -214,6 +214,7 @@ def test_rewards_are_clipped_in_training_only():
     [
         (["rainbow.loss=quantile"], ["rainbow.loss", "quantile", "categorical", "expected"]),
         (["rainbow.loss=expected", "rainbow.priorities=kl"], ["rainbow.priorities=kl needs rainbow.loss=categorical"]),
+        (["evaluation.sample=true"], ["evaluation.sample=true is for SAC and PPO", "evaluation.epsilon=0.001"]),
         (["objective.projection=mlp"], ["objective.projection", "mlp", "linear", "curl"]),
         (["augmentation.batch=flip"], ["augmentation.batch='flip'", "curl_shift"]),
         (["augmentation=crop"], ["augmentation.batch=crop is for SAC", "use shift"]),

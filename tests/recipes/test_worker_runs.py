@@ -86,7 +86,7 @@ def test_ppo_takes_its_rollouts_in_workers(monkeypatch: pytest.MonkeyPatch, tmp_
     rollouts, rollout = [], WorkerRollouts.rollout
     steps = ["total_env_steps=120", "ppo.num_envs=4", "ppo.rollout_len=10", "evaluation.interval_env_steps=120"]
     settings = [*SMALL, *WORKERS[:2], *steps, "env=gym", "env.id=tests.recipes.tiny_envs:Dot-v0", "env.image_size=36"]
-    settings += ["evaluation.epsilon=0", "env.num_frames=2"]
+    settings += ["evaluation.sample=false", "env.num_frames=2"]
 
     def watch(self: WorkerRollouts, *args: object) -> TensorDictBase:
         rollouts.append(rollout(self, *args))

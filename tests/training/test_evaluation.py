@@ -84,6 +84,12 @@ KINDS = pytest.mark.parametrize(
 )
 
 
+def drawn(observations: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
+    """Draws action 2 twice as often as the others."""
+    assert len(observations) == 1  # the episode's own generator draws for no other
+    return torch.tensor([0.25, 0.25, 0.5]).multinomial(1, generator=generator)
+
+
 # -- episodes, whoever plays them --------------------------------------------------------------------------------------
 
 
@@ -202,6 +208,27 @@ def test_global_random_states_are_neither_changed_nor_read(make_env: Callable, a
     assert found[0] == found[1]
 
 
+def test_drawn_actions_depend_on_the_episode_alone():
+    def played(number: int, seed: int = 4) -> list[float]:
+        with global_random_states_untouched():
+            envs = [make_categorical() for _ in range(number)]
+            return evaluate(drawn, envs, episodes=EPISODES, seed=seed, sample=True).returns
+
+    expected = played(1)
+    assert all(played(number) == expected for number in (2, EPISODES + 1))
+    assert played(1, seed=5) != expected
+
+
+def test_drawn_actions_are_those_of_the_policy():
+    game = Game()
+    lengths = evaluate(drawn, make_categorical(game), episodes=200, seed=4, sample=True).lengths
+    shares = np.bincount(game.taken, minlength=NUM_ACTIONS) / len(game.taken)
+    np.testing.assert_allclose(shares, [0.25, 0.25, 0.5], atol=0.03)
+    starts = np.cumsum([0, *lengths[:-1]])
+    long = [start for start, length in zip(starts, lengths, strict=True) if length >= 12]
+    assert len({tuple(game.taken[start : start + 12]) for start in long}) == len(long) > 20
+
+
 def test_random_actions_of_another_kind_are_refused():
     class Continuous(Game):
         action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -318,6 +345,11 @@ def test_a_run_hands_its_epsilon_on(tmp_path: Path):
     assert greedy.keys() == random_too.keys() and all(greedy[step] != random_too[step] for step in greedy)
     with pytest.raises(ValueError, match="evaluation_epsilon=2"):
         evaluated_run(tmp_path / "other", evaluation_epsilon=2)
+
+
+def test_a_run_hands_its_sampling_on(tmp_path: Path):
+    with pytest.raises(TypeError, match="generator"):
+        evaluated_run(tmp_path / "run", evaluation_sample=True)  # its policy takes none
 
 
 @pytest.mark.parametrize("slow", [False, True])
