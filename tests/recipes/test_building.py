@@ -59,5 +59,5 @@ def test_no_setting_is_left_out(module: ModuleType, name: str, section: type):
     kinds = [getattr(module, kind) for kind in re.findall(r"settings_for\((\w+), ", source)]
     passed = {parameter for kind in kinds for parameter in inspect.signature(kind).parameters}
     read = set(re.findall(rf"\b{name}\.(\w+)", source))
-    elsewhere = {"encoder": {"init", "frozen"}, "env": {"published"}}.get(name, set())
+    elsewhere = {"encoder": {"init", "frozen"}, "env": {"published", "following_camera_id"}}.get(name, set())
     assert {one.name for one in fields(section)} - passed - read == elsewhere
