@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md, and the results of README.md, from the files in benchmarks/results.
+"""Writes tables of the docs from the files in benchmarks/results: times, the results of README.md, curves of suites.
 
     python benchmarks/learner.py --json benchmarks/results/learner.json --plot docs/learner.png
     python benchmarks/learner.py --objectives --threads 1 --json benchmarks/results/objectives.json
@@ -14,17 +14,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mcurl_torchrl.reports import mean_over_seeds
+from mcurl_torchrl.reports import Estimate, mean_over_seeds
 from recipes.published_scores import published_atari, published_dmc
 from recipes.reports.groups import Group, group_runs
 from recipes.reports.runs import find_runs
+from recipes.reports.writing import number
 
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results"
-PAGES = [REPO / "README.md", REPO / "docs" / "index.md", REPO / "docs" / "performance.md"]
+PAGES = [
+    *(REPO / page for page in ("README.md", "docs/index.md", "docs/performance.md")),
+    *(page for page in sorted(RESULTS.glob("*/README.md")) if "<!-- table " in page.read_text()),
+]
 NAMES = {"mcurl": "M-CURL", "curl": "CURL"}
 TASKS = {"sac": "SAC, cartpole-swingup", "rainbow": "Rainbow, RoadRunner"}
 SUITES = ("atari_cpu", "sac_camera")  # whose runs are in the table of results: preset=cpu, 100k steps
@@ -32,7 +37,7 @@ ENV_STEPS = 100_000
 METHODS = {  # column of the table of results: methods here, methods in the files of published results
     "M-CURL": (("mcurl",), ("mcurl",)),
     "CURL": (("curl",), ("curl",)),
-    "augmentation alone": (("rad",), ()),
+    "augmentation alone": (("rad",), ("drq",)),
     "RL alone": (("rainbow", "sac"), ("eff_rainbow", "pixel_sac")),
 }
 
@@ -162,7 +167,8 @@ def results_table() -> str:
         cells = [task]
         for ours, theirs in METHODS.values():
             found = [_result(group) for group in groups if group.task == task and group.method in ours]
-            found += [f"published: {published[task, name].mean:,.0f}" for name in theirs if (task, name) in published]
+            rows_of = [published[task, name] for name in theirs if (task, name) in published]
+            found += [f"published{f' ({row.label})' * (row.method == 'drq')}: {row.mean:,.0f}" for row in rows_of]
             cells.append("<br>".join(found))
         rows.append(cells)
     return table(["", *METHODS], rows)
@@ -173,6 +179,17 @@ def _result(group: Group) -> str:
     if mean.has_interval:
         return f"**{mean.value:,.0f}** ({mean.low:,.0f} to {mean.high:,.0f})"
     return f"{mean.value:,.0f} ({len(group.runs)} seed{'s' * (len(group.runs) > 1)})"
+
+
+def curves_table(folder: Path) -> str:
+    """The mean return of each evaluation of the runs in a folder."""
+    curves = {run.path.relative_to(folder).as_posix(): dict(run.curve) for run in find_runs([folder]).runs}
+    places = sorted({env_steps for curve in curves.values() for env_steps in curve})
+    rows = [
+        [f"`{name}`", *(number(Estimate(curve[place])) if place in curve else "" for place in places)]
+        for name, curve in curves.items()
+    ]
+    return table(["run", *(f"{place // 1000}k" if place else "0" for place in places)], rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -187,20 +204,21 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def filled(page: str) -> str:
-    """Returns a page with its tables made anew."""
-    for name, make in TABLES.items():
+def filled(page: Path) -> str:
+    """Returns the text of a page with its tables made anew."""
+    text = page.read_text()
+    for name, make in {**TABLES, "curves": partial(curves_table, page.parent)}.items():
         pattern = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if pattern.search(page):
+        if pattern.search(text):
             made = make()
-            page = pattern.sub(lambda match, made=made: f"{match[1]}{made}\n{match[2]}", page)
-    return page
+            text = pattern.sub(lambda match, made=made: f"{match[1]}{made}\n{match[2]}", text)
+    return text
 
 
 def main() -> None:
     """Fills all pages."""
-    for path in PAGES:
-        path.write_text(filled(path.read_text()))
+    for page in PAGES:
+        page.write_text(filled(page))
 
 
 if __name__ == "__main__":

@@ -42,9 +42,10 @@ FRESH_SEED = 8001  # of the frames to score on
 STEPS = 3000  # of random play to learn from
 UPDATES = 2000
 OBSERVATIONS = 64  # in an update, each in two views
-PRETRAIN = ["agent=sac_cpu", f"updates={UPDATES}", f"data.agent_steps={STEPS}", "probe.episodes=0", "threads=1"]
+CAMERA = "env.camera_id=0"  # the camera that agent=sac_cpu and preset=cpu had when this was declared
+PRETRAIN = ["agent=sac_cpu", CAMERA, f"updates={UPDATES}", f"data.agent_steps={STEPS}", "probe.episodes=0", "threads=1"]
 # SAC on random crops, with its rewards: the encoder, images, crops, batch and learning rate of the others.
-RAD = ["preset=cpu", "algo=rad", f"sac.batch_size={OBSERVATIONS}", "sac.hidden_dim=256", "sac.lr=1e-3"]
+RAD = ["preset=cpu", CAMERA, "algo=rad", f"sac.batch_size={OBSERVATIONS}", "sac.hidden_dim=256", "sac.lr=1e-3"]
 PROBE = {"episodes": 160, "steps": 20}  # the last quarter of the episodes is scored
 METHODS = {
     "random": "weights as they are drawn",
