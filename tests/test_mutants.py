@@ -810,9 +810,16 @@ MUTANTS = [
     Mutant(
         "evaluation uses the policy's noise",
         "agents/agent.py",
-        "return self.policy(observations.to(self.device)).cpu()",
+        "return self.policy.act(observations.to(self.device), generator=generator).cpu()",
         "return self.policy.sample(observations.to(self.device)).cpu()",
         f"{RUNS}::test_a_loaded_policy_acts_as_the_trained_one",
+    ),
+    Mutant(
+        "evaluation uses the noise of noisy layers",
+        "modules/rainbow.py",
+        "self.act_without_noise(observation) if generator is None",
+        "self(observation) if generator is None",
+        "tests/modules/test_rainbow.py::TestPolicy::test_without_noise_whatever_the_mode",
     ),
     Mutant(
         "rows of after the checkpoint stay",
