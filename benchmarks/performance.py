@@ -22,7 +22,7 @@ from mcurl_torchrl.reports import Estimate, mean_over_seeds
 from recipes.published_scores import published_atari, published_dmc
 from recipes.reports.groups import Group, group_runs
 from recipes.reports.runs import find_runs
-from recipes.reports.writing import number
+from recipes.reports.writing import number, seeds_text
 
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results"
@@ -178,7 +178,7 @@ def _result(group: Group) -> str:
     mean = mean_over_seeds(group.numbers("final_return"))
     if mean.has_interval:
         return f"**{mean.value:,.0f}** ({mean.low:,.0f} to {mean.high:,.0f})"
-    return f"{mean.value:,.0f} ({len(group.runs)} seed{'s' * (len(group.runs) > 1)})"
+    return f"{mean.value:,.0f} ({seeds_text(len(group.runs))})"
 
 
 def curves_table(folder: Path) -> str:
