@@ -81,7 +81,7 @@ CASES = [
 ]
 # The agent alone, and with each objective; the number of updates of each.
 OBJECTIVES = {
-    "sac": (("sac", "curl", "seq_curl", "mcurl", "mcurl_actions", "mlr", "cpc"), 32),
+    "sac": (("sac", "curl", "seq_curl", "mcurl", "mcurl_actions", "mlr", "cpc", "spr"), 32),
     "rainbow": (("rainbow", "curl", "seq_curl", "mcurl", "mcurl_actions", "mlr", "cpc", "spr"), 160),
 }
 QUICK = [Case("sac", "mcurl", "smoke", 2, ("allocator",)), Case("rainbow", "curl", "smoke", 2)]

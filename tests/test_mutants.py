@@ -228,6 +228,20 @@ MUTANTS = [
         PREDICTION,
     ),
     Mutant(
+        "SPR on latents predicts without the actions",
+        "modules/transition.py",
+        "self.vectors(action).to(latent.dtype)",
+        "0 * self.vectors(action).to(latent.dtype)",
+        PREDICTION,
+    ),
+    Mutant(
+        "SPR takes its targets from the online encoder",
+        "objectives/self_prediction_task.py",
+        "self._latents(target, pixels)",
+        "self._latents(self.encoder, pixels)",
+        PREDICTION,
+    ),
+    Mutant(
         "SPR's targets stand still",
         "objectives/self_prediction_task.py",
         "self.target_encoder.step()",

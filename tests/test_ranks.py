@@ -13,6 +13,7 @@ from torchrl.data import LazyTensorStorage
 from mcurl_torchrl import FrameReplayBuffer
 from mcurl_torchrl.ranks import ALONE, DistributedRanks, Ranks, join_ranks
 from tests import ranks_at_work as work
+from tests.objectives.test_tasks import HEADLESS
 from tests.two_ranks import on_ranks
 
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -27,6 +28,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("cpc", {"slow_keys": True}),
     ("cpc", {}),  # keys with gradients, which other ranks' losses have, too
     ("spr", {}),  # with BatchNorm
+    (HEADLESS, {}),
 ]
 LEARNERS = [
     ("sac_mcurl", "mcurl"),

@@ -14,7 +14,7 @@ from mcurl_torchrl.modules.ppo_policy import PPOPolicy
 from mcurl_torchrl.modules.projections import CurlProjection, LinearProjection, ProjectedEncoder, project_encoder
 from mcurl_torchrl.modules.rainbow import RainbowNetwork, RainbowPolicy
 from mcurl_torchrl.modules.reconstruction import ReconstructionTransformer
-from mcurl_torchrl.modules.transition import ConvTransition
+from mcurl_torchrl.modules.transition import ConvTransition, LatentTransition
 
 __all__ = [
     "ActionContext",
@@ -28,6 +28,7 @@ __all__ = [
     "GaussianPolicy",
     "HeadProjection",
     "LatentProjection",
+    "LatentTransition",
     "LinearProjection",
     "MomentumCopy",
     "NoisyLinear",

@@ -1,4 +1,4 @@
-"""Actions as tokens, and a context network that sees them beside latents."""
+"""Actions as vectors and tokens, and a context network that sees them beside latents."""
 
 from __future__ import annotations
 
@@ -9,9 +9,52 @@ from torchrl.data import Categorical, TensorSpec
 
 from mcurl_torchrl.checks import check_choice, check_count
 
-__all__ = ["ACTION_LAYOUTS", "ActionContext", "ActionEmbedding"]
+__all__ = ["ACTION_LAYOUTS", "ActionContext", "ActionEmbedding", "ActionVectors"]
 
 ACTION_LAYOUTS = ("interleaved", "added")
+
+
+class ActionVectors(nn.Module):
+    """Turns actions into vectors that a layer can read: discrete actions become one-hot, continuous ones stay.
+
+    Args:
+        action_spec (TensorSpec): ``env.action_spec``: a :class:`~torchrl.data.Categorical`, or vectors ``[A]``.
+
+    Attributes:
+        size (int): the size of a vector: A, or the number of discrete actions.
+
+    Raises:
+        ValueError: on actions of another kind, and on a batch of another shape or dtype.
+
+    Examples:
+        >>> import torch
+        >>> from torchrl.data import Categorical
+        >>> from mcurl_torchrl.modules.actions import ActionVectors
+        >>> ActionVectors(Categorical(3))(torch.tensor([2, 0])).tolist()
+        [[0, 0, 1], [1, 0, 0]]
+    """
+
+    def __init__(self, action_spec: TensorSpec) -> None:
+        super().__init__()
+        self.is_discrete = isinstance(action_spec, Categorical)
+        self.action_shape = tuple(action_spec.shape)
+        if isinstance(action_spec, Categorical) and action_spec.shape.numel() == 1:
+            self.size = int(action_spec.space.n)
+        elif len(self.action_shape) == 1:
+            self.size = self.action_shape[0]
+        else:
+            raise ValueError(f"action_spec={action_spec}; actions must be one Categorical or vectors [A]")
+
+    def forward(self, action: Tensor) -> Tensor:
+        """Turns actions ``[*, A]``, or indices ``[*]``, into vectors ``[*, size]``."""
+        lead = action.shape[: action.ndim - len(self.action_shape)]
+        if tuple(action.shape[len(lead) :]) != self.action_shape:
+            raise ValueError(f"actions must be {['*', *self.action_shape]}; got {list(action.shape)}")
+        if not self.is_discrete:
+            return action
+        if action.is_floating_point() or action.dtype == torch.bool:
+            raise ValueError(f"actions must be integer indices; got {action.dtype}")
+        return F.one_hot(action.reshape(lead).long(), self.size)
 
 
 class ActionEmbedding(nn.Module):
@@ -44,14 +87,8 @@ class ActionEmbedding(nn.Module):
     def __init__(self, action_spec: TensorSpec, feature_dim: int, *, hidden_dim: int | None = None) -> None:
         super().__init__()
         check_count("feature_dim", feature_dim)
-        self.num_actions: int | None = None
-        self.action_shape = tuple(action_spec.shape)
-        if isinstance(action_spec, Categorical) and action_spec.shape.numel() == 1:
-            inputs = self.num_actions = int(action_spec.space.n)
-        elif len(self.action_shape) == 1:
-            inputs = self.action_shape[0]
-        else:
-            raise ValueError(f"action_spec={action_spec}; actions must be one Categorical or vectors [A]")
+        self.vectors = ActionVectors(action_spec)
+        inputs = self.vectors.size
         if hidden_dim is None:
             self.layers: nn.Module = nn.Linear(inputs, feature_dim)
         else:
@@ -64,14 +101,7 @@ class ActionEmbedding(nn.Module):
 
     def forward(self, action: Tensor) -> Tensor:
         """Turns actions ``[*, A]``, or indices ``[*]``, into vectors ``[*, feature_dim]``."""
-        lead = action.shape[: action.ndim - len(self.action_shape)]
-        if tuple(action.shape[len(lead) :]) != self.action_shape:
-            raise ValueError(f"actions must be {['*', *self.action_shape]}; got {list(action.shape)}")
-        if self.num_actions is not None:
-            if action.is_floating_point() or action.dtype == torch.bool:
-                raise ValueError(f"actions must be integer indices; got {action.dtype}")
-            action = F.one_hot(action.reshape(lead).long(), self.num_actions)
-        return self.layers(action.to(self.dtype))
+        return self.layers(self.vectors(action).to(self.dtype))
 
     @property
     def dtype(self) -> torch.dtype:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchrl.data import Categorical, TensorSpec
 
 from mcurl_torchrl.checks import check_count, require
-from mcurl_torchrl.modules import ConvTransition, DuelingHead, HeadProjection, MomentumCopy
+from mcurl_torchrl.modules import ConvTransition, DuelingHead, HeadProjection, LatentTransition, MomentumCopy
 from mcurl_torchrl.modules.encoders import rescale_latents
 from mcurl_torchrl.objectives.auxiliary_task import AuxiliaryTask
 from mcurl_torchrl.objectives.functional import normalized_distance, reduce_masked
@@ -23,41 +23,54 @@ __all__ = ["SelfPredictionTask"]
 class SelfPredictionTask(AuxiliaryTask):
     """Predicts the latents of the next observations, step by step, from the actions (SPR).
 
-    It starts at the observations of RL's own batch. A convolutional model predicts the features of the next K
-    observations, one after the other. Each prediction goes through the first layers of the agent's head and a linear
-    layer; the loss is its distance in direction from the projected features of the true observation. Observations after
-    the end of an episode do not count, and each sequence has the importance weight of its transition. See
-    https://arxiv.org/abs/2007.05929. Metric: ``prediction_similarity``, the mean cosine over observations that count.
+    It starts at the observations of RL's own batch. A model of transitions predicts the next K observations, one after
+    the other. Each prediction goes through a projection and a predictor; the loss is its distance in direction from the
+    projected true observation. Observations after the end of an episode do not count, and each sequence has the
+    importance weight of its transition. See https://arxiv.org/abs/2007.05929. Metric: ``prediction_similarity``, the
+    mean cosine over observations that count.
+
+    With a ``head`` it is SPR as published, for Rainbow: a convolutional model predicts the features of the convolutions
+    from discrete actions, the first layers of the head are the projection, and a linear layer is the predictor. Without
+    a head, it is the form that PlayVirtual (https://arxiv.org/abs/2106.04152) gave it for SAC: the model
+    (:class:`~mcurl_torchrl.modules.LatentTransition`) predicts the encoder's latents from actions of any kind, and two
+    layers each are the projection and the predictor.
 
     Args:
-        encoder (nn.Module): an encoder with ``features()``, ``num_features`` and ``feature_shape``, like
-            :class:`~mcurl_torchrl.AtariEncoder`.
+        encoder (nn.Module): pixels ``[*, C, H, W]`` to latents ``[*, d]``, with ``feature_dim``. With a head it needs
+            ``features()``, ``num_features`` and ``feature_shape``, like :class:`~mcurl_torchrl.AtariEncoder`.
         buffer (FrameReplayBuffer): the replay buffer of the RL agent; actions are read under its ``action_key``.
 
     Keyword Args:
-        action_spec (TensorSpec): ``env.action_spec``: a :class:`~torchrl.data.Categorical`.
-        head (DuelingHead): the agent's head on the encoder's features; its first layers are the projection.
+        action_spec (TensorSpec): ``env.action_spec``; with a head, a :class:`~torchrl.data.Categorical`.
+        head (DuelingHead, optional): the agent's head on the encoder's features. Defaults to None.
+        target_encoder (nn.Module, optional): encodes the targets, and belongs to another object, which updates it; it
+            takes no head. Defaults to None: the task has a slow copy of its own.
         augmentation (callable, optional): images to images, random for each observation and view; SPR uses a shift and
             a change of brightness (:func:`~mcurl_torchrl.transforms.make_augmentation`). Defaults to None.
         share_start (bool): whether prediction starts at the observation as RL learns from it, which the buffer may
             augment, as in SPR; otherwise the task augments it separately. Defaults to False.
         steps_ahead (int): K. Defaults to 5.
-        target_tau (float): how far :meth:`update_targets` moves the slow copies of encoder and head. Defaults to 1, the
-            value of SPR with augmentation: the copies equal the networks. Without augmentation, SPR uses 0.01.
+        target_tau (float): how far :meth:`update_targets` moves the task's own slow copies. Defaults to 1, the value of
+            SPR with augmentation: the copies equal the networks. Without augmentation, SPR uses 0.01.
+        model_dim, hidden_dim (int): without a head, the width of the model's hidden layer, and of those of projection
+            and predictor. Default to 512 and 100.
         coeff (float): the weight of the loss. Defaults to 5.
 
     Raises:
-        ValueError: on numbers out of range, and on actions of another kind.
+        ValueError: on numbers out of range, on actions of another kind, and on a head together with a target encoder.
 
     Examples:
-        >>> from torchrl.data import Categorical, LazyTensorStorage
-        >>> from mcurl_torchrl import FrameReplayBuffer
+        >>> from torchrl.data import Bounded, Categorical, LazyTensorStorage
+        >>> from mcurl_torchrl import FrameReplayBuffer, PixelEncoder, RandomCrop
         >>> from mcurl_torchrl.modules import RainbowPolicy
         >>> from mcurl_torchrl.objectives.self_prediction_task import SelfPredictionTask
         >>> buffer = FrameReplayBuffer(storage=LazyTensorStorage(1000), num_frames=4, batch_size=32)
         >>> network = RainbowPolicy([4, 84, 84], 6, architecture="nature", rescale=True).network
         >>> task = SelfPredictionTask(network.encoder, buffer, action_spec=Categorical(6), head=network.head)
         >>> # in the training loop: batch = buffer.sample(); loss = rl_loss + task.loss(batch)
+        >>> continuous = SelfPredictionTask(
+        ...     PixelEncoder(12, 84), buffer, action_spec=Bounded(-1, 1, shape=(6,)), augmentation=RandomCrop(84)
+        ... )
     """
 
     shown = ("prediction_similarity",)
@@ -69,27 +82,40 @@ class SelfPredictionTask(AuxiliaryTask):
         buffer: FrameReplayBuffer,
         *,
         action_spec: TensorSpec,
-        head: DuelingHead,
+        head: DuelingHead | None = None,
+        target_encoder: nn.Module | None = None,
         augmentation: Callable[[Tensor], Tensor] | None = None,
         share_start: bool = False,
         steps_ahead: int = 5,
         target_tau: float = 1.0,
+        model_dim: int = 512,
+        hidden_dim: int = 100,
         coeff: float = 5.0,
     ) -> None:
-        super().__init__(encoder, coeff=coeff, shared=[head])
-        if not isinstance(action_spec, Categorical):
-            raise ValueError(f"action_spec={action_spec}; SPR's model takes discrete actions, a Categorical")
+        super().__init__(encoder, coeff=coeff, shared=[] if head is None else [head])
+        self.transition: nn.Module
+        self.projection: nn.Module
+        self.predictor: nn.Module
         self.encoder = encoder
         self.steps_ahead = check_count("steps_ahead", steps_ahead)
-        self.transition = ConvTransition(
-            encoder.feature_shape,  # type: ignore[arg-type]
-            int(action_spec.space.n),
-            ranks=buffer.ranks,
-        )
-        self.projection = HeadProjection(head)
-        self.predictor = nn.Linear(head.hidden_dim, head.hidden_dim)
+        self.predicts_features = head is not None
+        if head is None:
+            size: int = encoder.feature_dim  # type: ignore[assignment]
+            self.transition = LatentTransition(action_spec, size, hidden_dim=check_count("model_dim", model_dim))
+            self.projection = _two_layers(size, hidden_dim)
+            self.predictor = _two_layers(size, hidden_dim)
+        elif not isinstance(action_spec, Categorical):
+            raise ValueError(f"action_spec={action_spec}; with a head, SPR takes discrete actions (Categorical)")
+        elif target_encoder is not None:
+            raise ValueError("head and target_encoder; with a head the task has a slow copy of its own")
+        else:
+            shape: tuple[int, ...] = encoder.feature_shape  # type: ignore[assignment]
+            self.transition = ConvTransition(shape, int(action_spec.space.n), ranks=buffer.ranks)
+            self.projection = HeadProjection(head)
+            self.predictor = nn.Linear(head.hidden_dim, head.hidden_dim)
         self.to(self.device)
-        self.target_encoder = MomentumCopy(encoder, tau=target_tau)
+        self.target_encoder = MomentumCopy(encoder, tau=target_tau) if target_encoder is None else None
+        self.__dict__["_shared_target"] = target_encoder  # its owner saves it, moves it and trains it
         self.target_projection = MomentumCopy(self.projection, tau=target_tau)
         self.share_start = share_start
         self._augmentation = augmentation
@@ -139,8 +165,7 @@ class SelfPredictionTask(AuxiliaryTask):
             latents = self.transition(latents, action[:, step])
             predictions.append(latents)
         predicted = self.predictor(self.projection(torch.stack(predictions, dim=1)))
-        with torch.no_grad():
-            targets = self.target_projection(self._latents(self.target_encoder.copy, views["following"]))
+        targets = self._targets(views["following"])
         distance = torch.where(valid, normalized_distance(predicted, targets), 0.0)
         loss = (views["weight"] * distance.mean(1)).mean()
         return TensorDict(
@@ -150,12 +175,24 @@ class SelfPredictionTask(AuxiliaryTask):
             }
         )
 
-    @staticmethod
-    def _latents(encoder: nn.Module, pixels: Tensor) -> Tensor:
+    def _latents(self, encoder: nn.Module, pixels: Tensor) -> Tensor:
+        """Encodes observations as the model predicts them: rescaled features with a head, otherwise latents."""
+        if not self.predicts_features:
+            return encoder(pixels)
         # Features that the encoder has already rescaled stay as they are.
         return rescale_latents(encoder.features(pixels))  # type: ignore[operator]
 
+    @torch.no_grad()
+    def _targets(self, pixels: Tensor) -> Tensor:
+        target: nn.Module = self.__dict__["_shared_target"] if self.target_encoder is None else self.target_encoder.copy
+        return self.target_projection(self._latents(target, pixels))
+
     def update_targets(self) -> None:
-        """Updates the slow copies of the encoder and the projection."""
-        self.target_encoder.step()
+        """Updates the slow copies of the projection and, if the task has one, of the encoder."""
         self.target_projection.step()
+        if self.target_encoder is not None:
+            self.target_encoder.step()
+
+
+def _two_layers(size: int, hidden_dim: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(size, check_count("hidden_dim", hidden_dim)), nn.ReLU(), nn.Linear(hidden_dim, size))

@@ -51,9 +51,10 @@ def test_mlr_reconstructs_hidden_halves_by_the_actions() -> None:
     assert share(true_actions=False) < 0.7  # three of four patches are hidden: in half of the frames all of the column
 
 
-def test_spr_predicts_the_next_frames_by_the_actions() -> None:
+@pytest.mark.parametrize("has_head", [True, False])
+def test_spr_predicts_the_next_frames_by_the_actions(has_head: bool) -> None:
     def make(encoder: nn.Module, buffer: FrameReplayBuffer) -> SelfPredictionTask:
-        head = DuelingHead(encoder.num_features, SIZE, hidden_dim=16)
+        head = DuelingHead(encoder.num_features, SIZE, hidden_dim=16) if has_head else None
         options = {"steps_ahead": 2, "target_tau": 0.01}
         return SelfPredictionTask(encoder, buffer, action_spec=ACTIONS, head=head, **options)
 

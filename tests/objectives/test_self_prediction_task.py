@@ -1,9 +1,12 @@
-"""SelfPredictionTask against what SPR's released code computes, and what it reads from the replay.
+"""SelfPredictionTask against what released code computes, and what it reads from the replay.
 
-``tests/data/self_prediction.npz`` holds one small batch: 44x44 observations ``[K + 1, B]`` = [4, 4] of two frames, 3
-convolutions of 3, 4 and 4 filters, three actions, a noisy head of 5 hidden units, all parameters random, two episodes
-that end; the loss (times 5) and the gradients that the released code (``SPRCategoricalDQN.loss``) computes for it. The
-file comes from the released code, not from this package: it is never refreshed from here.
+``tests/data/self_prediction.npz``, of SPR for Rainbow, holds one small batch: 44x44 observations ``[K + 1, B]``
+= [4, 4] of two frames, 3 convolutions of 3, 4 and 4 filters, three actions, a noisy head of 5 hidden units, all
+parameters random, two episodes that end; the loss (times 5) and the gradients that the released code
+(``SPRCategoricalDQN.loss``) computes for it. ``tests/data/self_prediction_latents.npz``, of SPR for SAC, holds the same
+for PlayVirtual's released code (``SPRSacAgent.update_spr``, 54200a5): 16x16 observations ``[4, 5]`` of one frame, 2
+convolutions of 4 filters, latents of 6, actions of 2, hidden layers of 9 and 8, a weight of 1. Both files come from
+released code, not from this package: they are never refreshed from here.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from torchrl.data import Bounded, Categorical, LazyTensorStorage
 
-from mcurl_torchrl import AtariEncoder, FrameReplayBuffer, PrioritizedTransitionSampler
-from mcurl_torchrl.modules import DuelingHead
+from mcurl_torchrl import AtariEncoder, FrameReplayBuffer, PixelEncoder, PrioritizedTransitionSampler
+from mcurl_torchrl.modules import DuelingHead, MomentumCopy
 from mcurl_torchrl.modules.encoders import _ConvEncoder, rescale_latents
 from mcurl_torchrl.objectives.self_prediction_task import SelfPredictionTask
 from mcurl_torchrl.transforms import augment_transitions
@@ -95,6 +98,76 @@ def test_loss_and_every_gradient_equal_the_released_code(golden: dict[str, Tenso
         assert_golden(parameter.grad, golden[f"grad/{key}"], name)
         compared.add(f"grad/{key}")
     assert compared == {name for name in golden if name.startswith("grad/")}
+
+
+# -- on latents, without a head ----------------------------------------------------------------------------------------
+
+LATENTS_FILE = FILE.with_name("self_prediction_latents.npz")
+LATENT_PARTS = {
+    "encoder": "encoder",
+    "transition.layers.0": "transition_model.fc",
+    "transition.layers.1": "transition_model.ln",
+    "transition.layers.3": "transition_model.fc_mu",
+    "projection": "global_classifier",
+    "predictor": "global_final_classifier",
+    "target_encoder.copy": "target_encoder",
+    "target_projection.copy": "global_target_classifier",
+}
+
+
+def latents_name(name: str) -> str:
+    """Turns our name of a parameter into PlayVirtual's."""
+    part = next(part for part in LATENT_PARTS if name.startswith(f"{part}."))
+    return LATENT_PARTS[part] + name.removeprefix(part)
+
+
+@pytest.mark.parametrize("shares_target", [False, True])
+def test_loss_and_every_gradient_on_latents_equal_the_released_code(shares_target: bool) -> None:
+    with np.load(LATENTS_FILE, allow_pickle=False) as file:
+        golden = {name: torch.from_numpy(np.asarray(file[name])) for name in file.files}
+    buffer = FrameReplayBuffer(storage=LazyTensorStorage(10), num_frames=1)
+    encoder = PixelEncoder(3, 16, num_layers=2, num_filters=4, feature_dim=6)
+    target = MomentumCopy(encoder, tau=0.5) if shares_target else None
+    task = SelfPredictionTask(
+        encoder,
+        buffer,
+        action_spec=Bounded(-1, 1, shape=(2,)),
+        target_encoder=target,
+        steps_ahead=3,
+        model_dim=9,
+        hidden_dim=8,
+        coeff=1.0,
+    )
+    named = dict(task.named_parameters())
+    if target is not None:
+        named |= {f"target_encoder.{name}": value for name, value in target.named_parameters()}
+    assert {f"param/{latents_name(name)}" for name in named} == {key for key in golden if key.startswith("param/")}
+    with torch.no_grad():
+        for name, parameter in named.items():
+            parameter.copy_(golden[f"param/{latents_name(name)}"])
+    pixels = golden["obs"].transpose(0, 1)
+    views = {"pixels": pixels[:, 0], "following": pixels[:, 1:], "action": golden["action"].transpose(0, 1)}
+    valid, weight = torch.ones(5, 3, dtype=torch.bool), torch.ones(5)
+    loss = task(TensorDict({**views, "valid": valid, "weight": weight}, [5]))["loss_auxiliary"]
+    assert_golden(loss, golden["loss"])
+    loss.backward()
+    trained = {name: value for name, value in named.items() if not name.startswith("target")}
+    for name, parameter in trained.items():
+        assert_golden(parameter.grad, golden[f"grad/{latents_name(name)}"], name)
+    assert all(value.grad is None for name, value in named.items() if name.startswith("target"))
+    assert {f"grad/{latents_name(name)}" for name in trained} == {key for key in golden if key.startswith("grad/")}
+
+
+def test_on_latents_all_networks_but_the_encoder_are_the_tasks_own() -> None:
+    encoder = PixelEncoder(2, 44, num_layers=2, num_filters=4, feature_dim=6)
+    task = SelfPredictionTask(encoder, make_buffer(), action_spec=Categorical(3), steps_ahead=2)
+    own = [task.transition, task.projection, task.predictor]
+    assert set(task.own_parameters()) == {value for network in own for value in network.parameters()}
+    assert task.own_networks().keys() == {"transition", "projection", "predictor"}
+    before = {name: value.clone() for name, value in task.named_parameters()}
+    task.reset_networks(keep=1.0)  # the model of transitions and the copy of the encoder stay as they are
+    changed = {name.split(".")[0] for name, value in task.named_parameters() if not torch.equal(value, before[name])}
+    assert changed == {"projection", "predictor", "target_projection"}
 
 
 # -- the task on a replay ----------------------------------------------------------------------------------------------
@@ -218,8 +291,10 @@ def test_features_between_0_and_1() -> None:
 
 
 def test_bad_settings_name_themselves() -> None:
-    with pytest.raises(ValueError, match="SPR's model takes discrete actions"):
+    with pytest.raises(ValueError, match="with a head, SPR takes discrete actions"):
         make_task(make_buffer(), action_spec=Bounded(-1, 1, shape=(2,)))
+    with pytest.raises(ValueError, match="with a head the task has a slow copy of its own"):
+        make_task(make_buffer(), target_encoder=MomentumCopy(SmallEncoder(), tau=0.5))
     with pytest.raises(ValueError, match="steps_ahead=0; it must be at least 1"):
         make_task(make_buffer(), steps_ahead=0)
     with pytest.raises(ValueError, match=r"task.loss\(buffer.sample\(\)\)"):

@@ -26,11 +26,13 @@ from recipes.building import wanted
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "conf" / "shared" / "objective"
 NAMES = sorted(file.stem for file in FOLDER.glob("*.yaml"))
+HEADLESS = "spr without a head"
 SMALL = {"num_slices": 3, "slice_len": 6, "feature_dim": 8, "hidden_dim": 8, "dropout": 0.0, "mask_ratio": 0.5}
 
 
 def options_of(name: str) -> dict:
     """The settings of an objective's file, with those of the file it builds on."""
+    name = name.split()[0]
     listed = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
     for base in listed.pop("defaults", []):
         listed = options_of(base) | listed
@@ -71,14 +73,14 @@ class Convolutions(PixelEncoder):
 
 
 def make_parts(name: str) -> tuple[FrameReplayBuffer, PixelEncoder]:
-    """A buffer and an encoder as the task's agent has them: tasks that need a head learn beside Rainbow."""
-    needs_head = "head" in inspect.signature(class_of(name)).parameters and name != "mlr"
-    return make_buffer(discrete=needs_head), Convolutions() if needs_head else make_encoder()
+    """A buffer and an encoder as the task's agent has them: SPR learns beside Rainbow, which has a head."""
+    has_head = name == "spr"
+    return make_buffer(discrete=has_head), Convolutions() if has_head else make_encoder()
 
 
 def make(name: str, encoder: PixelEncoder, buffer: FrameReplayBuffer, **given) -> AuxiliaryTask:
     options = options_of(name)
-    assert options.pop("name") == name
+    assert options.pop("name") == name.split()[0]
     options.pop("task")
     options |= {key: value for key, value in SMALL.items() if key in options}
     kind, discrete = class_of(name), isinstance(encoder, Convolutions)
@@ -91,7 +93,7 @@ def make(name: str, encoder: PixelEncoder, buffer: FrameReplayBuffer, **given) -
     return kind(encoder, buffer, **wanted(kind, options, offered, name), **options)
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=[*NAMES, HEADLESS])
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -132,7 +134,7 @@ def test_gradients_reach_the_encoder_and_all_of_the_tasks_own_parameters(name: s
 def test_a_task_says_whether_it_needs_the_batch_of_rl(name: str):
     buffer, encoder = make_parts(name)
     task = make(name, encoder, buffer)
-    assert task.reads_batch == (name in ("curl", "spr"))
+    assert task.reads_batch == (name in ("curl", "spr", HEADLESS))
     if task.reads_batch:
         with pytest.raises(ValueError, match=r"task\.loss\(buffer\.sample\(\)\)"):
             task.sample()
@@ -179,7 +181,7 @@ def test_slow_copies_move_towards_the_encoder_and_take_no_gradients(name: str):
 def test_with_a_target_encoder_the_agent_moves_it(name: str):
     buffer, encoder = make_parts(name)
     target = MomentumCopy(encoder, tau=0.05)
-    task = make(name, encoder, buffer, target_encoder=target)
+    task = make(name, encoder, buffer, target_encoder=None if name == "spr" else target)  # Rainbow has none
     before = [value.clone() for value in target.parameters()]
     task.loss(buffer.sample())
     task.update_targets()

@@ -55,6 +55,7 @@ def make_learner(module: ModuleType, algo: str, folder: Path, *more: str) -> tup
     [
         (sac_mcurl, "mcurl_actions"),
         (sac_mcurl, "mlr"),
+        (sac_mcurl, "spr"),
         (rainbow_mcurl, "mcurl_actions"),
         (rainbow_mcurl, "mlr"),
         (rainbow_mcurl, "spr"),

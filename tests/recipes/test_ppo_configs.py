@@ -12,7 +12,7 @@ from tests.envs.games import ATARI_100K_GAMES
 from tests.recipes import running
 
 CONF = launch.config_folder("ppo_mcurl")
-ALGOS = ["cpc", "curl", "mcurl", "mcurl_actions", "mlr", "ppo", "rad", "seq_curl", "sym_curl"]
+ALGOS = ["cpc", "curl", "mcurl", "mcurl_actions", "mlr", "ppo", "rad", "seq_curl", "spr", "sym_curl"]
 
 
 def settings(*overrides: str) -> DictConfig:

@@ -115,7 +115,12 @@ def test_a_resumed_run_is_the_same(run: RunDirectory, tmp_path: Path, step: int)
 
 @pytest.mark.parametrize(
     "overrides",
-    [["algo=ppo"], ["algo=curl"], *([f"algo={name}", "objective.slice_len=6"] for name in ("mcurl_actions", "mlr"))],
+    [
+        ["algo=ppo"],
+        ["algo=curl"],
+        ["algo=spr"],
+        *([f"algo={name}", "objective.slice_len=6"] for name in ("mcurl_actions", "mlr")),
+    ],
     ids=lambda lines: lines[0],
 )
 def test_every_algorithm_runs(overrides: list[str], tmp_path: Path):

@@ -83,9 +83,9 @@ def test_what_it_leaves_behind(of_sac: Path):
     }
 
 
-@pytest.mark.parametrize("algo", ["curl", "seq_curl", "sym_curl", "cpc", "mlr", "mcurl_actions"])
+@pytest.mark.parametrize("algo", ["curl", "seq_curl", "sym_curl", "cpc", "mlr", "mcurl_actions", "spr"])
 def test_every_objective_trains_an_encoder(algo: str, tmp_path: Path):
-    more = SLICES if algo != "curl" else []
+    more = [] if algo in ("curl", "spr") else SLICES
     file = run(tmp_path, "agent=rainbow", *CATCH[:2], f"algo={algo}", "probe.episodes=0", *more)
     assert load_encoder(file).settings["architecture"] == "data_efficient"
     assert all(math.isfinite(row["loss_auxiliary"]) for row in tables.read(tmp_path / "metrics.csv"))

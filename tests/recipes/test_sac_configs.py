@@ -33,7 +33,7 @@ TASKS = [
     *("pendulum-swingup", "reacher-easy", "reacher-hard", "walker-stand", "walker-walk"),
 ]
 CONF = launch.config_folder("sac_mcurl")
-ALGOS = ["curl", "mcurl", "mcurl_actions", "mlr", "rad", "sac", "seq_curl", "state_sac", "sym_curl"]
+ALGOS = ["curl", "mcurl", "mcurl_actions", "mlr", "rad", "sac", "seq_curl", "spr", "state_sac", "sym_curl"]
 
 
 def options(group: str) -> list[str]:
