@@ -41,7 +41,7 @@ SEEDS = (201, 202, 203)  # of the frames to learn from, of the weights and of th
 FRESH_SEED = 8001  # of the frames to score on
 STEPS = 3000  # of random play to learn from
 UPDATES = 2000
-OBSERVATIONS = 64  # in an update, each in two views
+OBSERVATIONS = 64  # in an update, each in two views; SPR has 64 sequences, in which six observations are encoded once
 CAMERA = "env.camera_id=0"  # the camera that agent=sac_cpu and preset=cpu had when this was declared
 PRETRAIN = ["agent=sac_cpu", CAMERA, f"updates={UPDATES}", f"data.agent_steps={STEPS}", "probe.episodes=0", "threads=1"]
 # SAC on random crops, with its rewards: the encoder, images, crops, batch and learning rate of the others.
@@ -54,7 +54,8 @@ METHODS = {
     "M-CURL": "hidden observations of slices",
     "M-CURL with actions": "the same, and the Transformer sees the actions",
     "MLR": "hidden cubes of slices, with the actions",
-    "SPR": "the next five observations from the actions; declared after the runs of the others, before its own",
+    "SPR": "the five observations after each of 64, predicted from the actions; declared later than the others, when their"
+    " runs were finished and its own had not begun",
 }
 SLICES = f"objective.num_slices={OBSERVATIONS // 16}"  # of 16 observations
 ALGOS = {

@@ -112,7 +112,10 @@ def check(cfg: PretrainConfig) -> None:
 def fill_buffer(cfg: PretrainConfig) -> FrameReplayBuffer:
     """Makes the buffer and fills it with the frames to learn from."""
     if cfg.data.source == "replay":
-        return open_replay(*find_replay(Path(cfg.data.path)), batch_size=cfg.batch_size, channels_last=True)
+        # Uniformly: the priorities of an agent come from rewards.
+        return open_replay(
+            *find_replay(Path(cfg.data.path)), batch_size=cfg.batch_size, channels_last=True, uniform=True
+        )
     stacked = cfg.data.source == "random"
     buffer = FrameReplayBuffer(
         storage=LazyTensorStorage(2 * cfg.data.agent_steps, device="cpu"),  # an episode takes one more than its steps

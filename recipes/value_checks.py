@@ -59,6 +59,7 @@ def check_values(cfg: DictConfig) -> None:
     if "env" in cfg:
         check_env(cfg.env)
         check_agent(cfg)
+        check_observation(cfg)
     if "logging" in cfg:
         check_trackers(cfg.logging)
     if "total_env_steps" in cfg and cfg.total_env_steps < (least := max(cfg.env.action_repeat, 1)):
@@ -101,6 +102,16 @@ def check_agent(cfg: DictConfig) -> None:
         name = cfg.env[NAMED_BY[backend]]
         raise BadCommand(
             f"env={name}: {cfg.recipe} needs {needed} actions, which it does not have; use recipes/{other}.py"
+        )
+
+
+def check_observation(cfg: DictConfig) -> None:
+    """Refuses states for an objective that learns from images."""
+    objective = cfg.get("objective") or {}
+    if cfg.env.observation == "state" and is_known(objective) and objective["name"] != "none":
+        raise BadCommand(
+            f"objective={objective['name']} with env.observation=state: this objective learns from images; use "
+            "algo=state_sac, which has no objective, or env.observation=pixels"
         )
 
 

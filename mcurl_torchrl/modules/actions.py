@@ -15,7 +15,7 @@ ACTION_LAYOUTS = ("interleaved", "added")
 
 
 class ActionVectors(nn.Module):
-    """Turns actions into vectors that a layer can read: discrete actions become one-hot, continuous ones stay.
+    """Turns actions into vectors that a layer can read: a discrete action becomes one-hot; a vector stays as it is.
 
     Args:
         action_spec (TensorSpec): ``env.action_spec``: a :class:`~torchrl.data.Categorical`, or vectors ``[A]``.
@@ -36,9 +36,10 @@ class ActionVectors(nn.Module):
 
     def __init__(self, action_spec: TensorSpec) -> None:
         super().__init__()
-        self.is_discrete = isinstance(action_spec, Categorical)
         self.action_shape = tuple(action_spec.shape)
-        if isinstance(action_spec, Categorical) and action_spec.shape.numel() == 1:
+        # Vectors of discrete numbers are Categorical, too: MultiCategorical and Binary are subclasses.
+        self.is_discrete = isinstance(action_spec, Categorical) and action_spec.shape.numel() == 1
+        if self.is_discrete:
             self.size = int(action_spec.space.n)
         elif len(self.action_shape) == 1:
             self.size = self.action_shape[0]

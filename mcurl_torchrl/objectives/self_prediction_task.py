@@ -32,8 +32,8 @@ class SelfPredictionTask(AuxiliaryTask):
     With a ``head`` it is SPR as published, for Rainbow: a convolutional model predicts the features of the convolutions
     from discrete actions, the first layers of the head are the projection, and a linear layer is the predictor. Without
     a head, it is the form that PlayVirtual (https://arxiv.org/abs/2106.04152) gave it for SAC: the model
-    (:class:`~mcurl_torchrl.modules.LatentTransition`) predicts the encoder's latents from actions of any kind, and two
-    layers each are the projection and the predictor.
+    (:class:`~mcurl_torchrl.modules.LatentTransition`) predicts the encoder's latents from continuous or discrete
+    actions; projection and predictor have two linear layers each.
 
     Args:
         encoder (nn.Module): pixels ``[*, C, H, W]`` to latents ``[*, d]``, with ``feature_dim``. With a head it needs
@@ -43,8 +43,8 @@ class SelfPredictionTask(AuxiliaryTask):
     Keyword Args:
         action_spec (TensorSpec): ``env.action_spec``; with a head, a :class:`~torchrl.data.Categorical`.
         head (DuelingHead, optional): the agent's head on the encoder's features. Defaults to None.
-        target_encoder (nn.Module, optional): encodes the targets, and belongs to another object, which updates it; it
-            takes no head. Defaults to None: the task has a slow copy of its own.
+        target_encoder (nn.Module, optional): encodes the targets, and belongs to another object, which updates it. Not
+            together with a head. Defaults to None: the task has a slow copy of its own.
         augmentation (callable, optional): images to images, random for each observation and view; SPR uses a shift and
             a change of brightness (:func:`~mcurl_torchrl.transforms.make_augmentation`). Defaults to None.
         share_start (bool): whether prediction starts at the observation as RL learns from it, which the buffer may
@@ -52,8 +52,8 @@ class SelfPredictionTask(AuxiliaryTask):
         steps_ahead (int): K. Defaults to 5.
         target_tau (float): how far :meth:`update_targets` moves the task's own slow copies. Defaults to 1, the value of
             SPR with augmentation: the copies equal the networks. Without augmentation, SPR uses 0.01.
-        model_dim, hidden_dim (int): without a head, the width of the model's hidden layer, and of those of projection
-            and predictor. Default to 512 and 100.
+        model_dim, hidden_dim (int): without a head, the hidden width of the model, and that of projection and
+            predictor. Default to 512 and 100.
         coeff (float): the weight of the loss. Defaults to 5.
 
     Raises:
@@ -107,7 +107,10 @@ class SelfPredictionTask(AuxiliaryTask):
         elif not isinstance(action_spec, Categorical):
             raise ValueError(f"action_spec={action_spec}; with a head, SPR takes discrete actions (Categorical)")
         elif target_encoder is not None:
-            raise ValueError("head and target_encoder; with a head the task has a slow copy of its own")
+            raise ValueError(
+                "head and target_encoder are both given; with a head the task makes its own slow copy: leave "
+                "target_encoder out"
+            )
         else:
             shape: tuple[int, ...] = encoder.feature_shape  # type: ignore[assignment]
             self.transition = ConvTransition(shape, int(action_spec.space.n), ranks=buffer.ranks)
@@ -195,4 +198,5 @@ class SelfPredictionTask(AuxiliaryTask):
 
 
 def _two_layers(size: int, hidden_dim: int) -> nn.Sequential:
+    # Not SmallNetwork: PlayVirtual's layers start as PyTorch's do, MLR's with small weights.
     return nn.Sequential(nn.Linear(size, check_count("hidden_dim", hidden_dim)), nn.ReLU(), nn.Linear(hidden_dim, size))

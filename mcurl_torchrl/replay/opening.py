@@ -12,13 +12,18 @@ from mcurl_torchrl.replay.archive import decode_key, encode_key
 from mcurl_torchrl.replay.buffer import FrameReplayBuffer
 from mcurl_torchrl.replay.step_reader import REWARD_KEY, TERMINATED_KEY, TRUNCATED_KEY
 from mcurl_torchrl.replay.transition_sampler import PrioritizedTransitionSampler, TransitionSampler
-from mcurl_torchrl.replay.windows import LAYOUT_KEYS
+from mcurl_torchrl.replay.windows import LAYOUT_KEYS, Rows
 
 __all__ = ["open_replay"]
 
 
 def open_replay(
-    path: str | Path, name: str = "latest", *, batch_size: int | None = None, channels_last: bool = False
+    path: str | Path,
+    name: str = "latest",
+    *,
+    batch_size: int | None = None,
+    channels_last: bool = False,
+    uniform: bool = False,
 ) -> FrameReplayBuffer:
     """Loads a state saved by :meth:`~mcurl_torchrl.FrameReplayBuffer.dumps` into a new buffer, built as the saved one.
 
@@ -31,6 +36,8 @@ def open_replay(
     Keyword Args:
         batch_size (int, optional): the number of transitions in a batch. Defaults to that of the saved buffer.
         channels_last (bool): as in :class:`~mcurl_torchrl.FrameReplayBuffer`. Defaults to False.
+        uniform (bool): whether all saved transitions get the same priority, if there are priorities. Defaults to False:
+            they keep their own.
 
     Raises:
         FileNotFoundError: if there is no such saved state, or one of its files is missing.
@@ -60,4 +67,7 @@ def open_replay(
         batch_size=settings["batch_size"] if batch_size is None else batch_size,
     )
     buffer.loads(path, name)
+    if uniform and isinstance(buffer.sampler, PrioritizedTransitionSampler):
+        every = torch.arange(len(Rows(buffer.storage)))
+        buffer.sampler.update_priority(every, torch.ones(len(every)))
     return buffer

@@ -123,6 +123,7 @@ def test_help_needs_no_torch(tmp_path: Path, script: str, argument: str) -> None
             "env=gym env.id=Some-v0 algo=state_sac",
             "env.observation=state, which algo=state_sac sets, is for",
         ),
+        ("sac_mcurl", "algo=curl env.observation=state", "objective=curl with env.observation=state: this objective"),
     ],
 )
 def test_a_wrong_setting_needs_no_torch(tmp_path: Path, script: str, arguments: str, said: str) -> None:

@@ -1,17 +1,50 @@
-"""ActionContext at padding: values in the padding have no effect, and a padded slice gives the same output as alone."""
+"""Actions as vectors. ActionContext at padding: its values have no effect; a padded slice gives the same as alone."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torchrl.data import Bounded
+from torchrl.data import Binary, Bounded, Categorical, MultiCategorical, OneHot, TensorSpec, Unbounded
 
 from mcurl_torchrl import ContextTransformer, MaskedContrastiveLoss
 from mcurl_torchrl.modules import ActionContext, ActionEmbedding
-from mcurl_torchrl.modules.actions import ACTION_LAYOUTS
+from mcurl_torchrl.modules.actions import ACTION_LAYOUTS, ActionVectors
 from tests.objectives.test_padding import make_encoder, sample_padded, unpadded
 
 LENGTHS = (2, 5, 7)  # of slices that are padded to the longest
+
+
+@pytest.mark.parametrize(
+    ("spec", "size"),
+    [
+        (Categorical(4), 4),
+        (Categorical(4, shape=(1,)), 4),
+        (Bounded(-1, 1, shape=(3,)), 3),
+        (OneHot(4), 4),
+        (Binary(3), 3),
+        (MultiCategorical((3, 2)), 2),  # as TorchRL's wrapper of Gymnasium's MultiDiscrete
+        (Categorical(4, shape=(2,)), 2),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, TensorSpec) else str(value),
+)
+def test_actions_become_vectors(spec: TensorSpec, size: int) -> None:
+    vectors = ActionVectors(spec)
+    action = spec.rand() if spec.shape.numel() == 1 and not spec.shape else torch.stack([spec.rand() for _ in range(6)])
+    made = vectors(action)
+    assert made.shape == (*action.shape[: action.ndim - len(spec.shape)], size) and vectors.size == size
+    if not vectors.is_discrete:
+        assert torch.equal(made, action)
+    else:
+        assert torch.equal(made.argmax(-1), action.reshape(made.shape[:-1])) and (made.sum(-1) == 1).all()
+
+
+def test_which_actions_have_no_vectors() -> None:
+    with pytest.raises(ValueError, match=r"actions must be one Categorical or vectors \[A\]"):
+        ActionVectors(Unbounded(shape=(2, 3)))
+    with pytest.raises(ValueError, match=r"actions must be \['\*', 3\]; got \[5, 2\]"):
+        ActionVectors(Bounded(-1, 1, shape=(3,)))(torch.zeros(5, 2))
+    with pytest.raises(ValueError, match="integer indices; got torch.float32"):
+        ActionVectors(Categorical(3))(torch.zeros(5))
 
 
 @pytest.fixture(params=ACTION_LAYOUTS)

@@ -293,7 +293,7 @@ def test_features_between_0_and_1() -> None:
 def test_bad_settings_name_themselves() -> None:
     with pytest.raises(ValueError, match="with a head, SPR takes discrete actions"):
         make_task(make_buffer(), action_spec=Bounded(-1, 1, shape=(2,)))
-    with pytest.raises(ValueError, match="with a head the task has a slow copy of its own"):
+    with pytest.raises(ValueError, match="with a head the task makes its own slow copy"):
         make_task(make_buffer(), target_encoder=MomentumCopy(SmallEncoder(), tau=0.5))
     with pytest.raises(ValueError, match="steps_ahead=0; it must be at least 1"):
         make_task(make_buffer(), steps_ahead=0)

@@ -134,7 +134,7 @@ class TestBfloat16:
         )
         assert [grad.shape for grad in ours] == [grad.shape for grad in theirs]
         flat = [torch.cat([grad.flatten() for grad in grads]) for grads in (ours, theirs)]
-        least = 0.9 if algo == "spr" else 0.95  # SPR rounds at each of its five steps ahead
+        least = 0.9 if with_head else 0.95  # on feature maps, SPR rounds a lot at each of its five steps ahead
         assert torch.cosine_similarity(*flat, dim=0) > least
 
     @pytest.mark.parametrize("recipe", MODULES)

@@ -53,6 +53,31 @@ def test_the_same_samples_as_before(ndim: int, prioritized: bool, tmp_path: Path
     assert len(open_replay(tmp_path / "saved", batch_size=5).sample()) == 5
 
 
+@pytest.mark.parametrize("ndim", [1, 2])
+def test_uniformly_instead_of_by_the_saved_priorities(ndim: int, tmp_path: Path):
+    buffer = FrameReplayBuffer(
+        storage=LazyTensorStorage(90, ndim=ndim),
+        stacked_input=False,
+        sampler=PrioritizedTransitionSampler(alpha=0.7),
+        batch_size=1000,
+    )
+    buffer.extend(steps(40) if ndim == 1 else steps(2, 40))
+    batch = buffer.sample()
+    batch["td_error"] = torch.where(batch["action"][:, :1] > 0.9, 1000.0, 0.001)
+    buffer.update_tensordict_priority(batch)
+    buffer.dumps(tmp_path / "saved")
+
+    def drawn(opened: FrameReplayBuffer) -> TensorDict:
+        return torch.cat([opened.sample() for _ in range(5)])
+
+    often, uniform = drawn(open_replay(tmp_path / "saved")), drawn(open_replay(tmp_path / "saved", uniform=True))
+    assert (often["action"][:, 0] > 0.9).float().mean() > 0.5
+    assert (uniform["priority_weight"] == 1).all()
+    _, counts = uniform["action"][:, 0].unique(return_counts=True)
+    expected = 5000 / (40 * ndim)
+    assert len(counts) == 40 * ndim and ((counts - expected) ** 2 / expected).sum() < 2 * len(counts)  # chi-squared
+
+
 def test_what_cannot_be_opened(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match="no saved replay buffer 'latest'"):
         open_replay(tmp_path)
