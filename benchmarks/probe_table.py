@@ -54,7 +54,7 @@ METHODS = {
     "M-CURL": "hidden observations of slices",
     "M-CURL with actions": "the same, and the Transformer sees the actions",
     "MLR": "hidden cubes of slices, with the actions",
-    "SPR": "the five observations after each of 64, predicted from the actions; declared later than the others, when their"
+    "SPR": "the five observations after each of 64, by the actions; declared later than the others, when their"
     " runs were finished and its own had not begun",
 }
 SLICES = f"objective.num_slices={OBSERVATIONS // 16}"  # of 16 observations
