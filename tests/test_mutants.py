@@ -1576,7 +1576,7 @@ MUTANTS = [
         "../recipes/old_settings.py",
         "settings |= {name: {**later, **(settings.get(name) or {})} for name, later in sections.items()}",
         "continue",
-        "tests/recipes/test_augmentation.py::test_runs_from_before_a_setting_are_averaged_with_runs_that_have_its_value_of_then",
+        "tests/recipes/test_old_settings.py::test_runs_from_before_a_setting_are_averaged_with_runs_that_have_its_value_of_then",
     ),
     Mutant(
         "a packed policy has the weights that it was built with",

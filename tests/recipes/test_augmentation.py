@@ -8,18 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from tensordict import TensorDict
 from torchrl.data import Bounded, Categorical
 
 from mcurl_torchrl import FrameReplayBuffer
-from mcurl_torchrl.training import RunDirectory
 from mcurl_torchrl.transforms import KEY_VIEW, QUERY_VIEW, make_augmentation
-from recipes import launch, ppo_mcurl, rainbow_mcurl, resuming, sac_mcurl
-from recipes.command_line import MOVED
-from recipes.old_settings import CAME_LATER, LATER_IN_SECTIONS, as_of_today
-from recipes.reports.groups import group_runs
-from recipes.reports.runs import find_runs
+from recipes import ppo_mcurl, rainbow_mcurl, sac_mcurl
 from recipes.schema import PPORecipeConfig, RainbowRecipeConfig, SACRecipeConfig
 from tests.recipes import running
 from tests.recipes.test_objective_updates import SIZES, fill
@@ -151,88 +145,3 @@ def test_ppo_augments_its_minibatches_and_nothing_else_of_them(tmp_path: Path) -
     assert not torch.equal(shifted["pixels"], plain["pixels"])
     for key in ("action", "action_log_prob", "advantage", "value_target"):
         assert torch.equal(shifted[key], plain[key]), key
-
-
-# -- settings of earlier versions --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("recipe", "argument"),
-    [
-        ("sac_mcurl", "encoder.augmentation=center_crop"),
-        ("rainbow_mcurl", "rainbow.augmentation=none"),
-        ("ppo_mcurl", "ppo.augmentation=shift"),
-        ("sac_mcurl", "objective.intensity_scale=0"),
-    ],
-)
-def test_an_old_key_is_refused_with_the_new_one(recipe: str, argument: str) -> None:
-    with pytest.raises(launch.BadCommand, match=r"no setting .* any more; it is augmentation"):
-        launch.prepare([argument], SCHEMAS[recipe], launch.config_folder(recipe))
-    assert argument.partition("=")[0] in MOVED
-
-
-def test_a_run_of_an_earlier_version_has_the_settings_of_today() -> None:
-    old = OmegaConf.to_container(
-        OmegaConf.load(RESULTS / "atari_cpu/rainbow_mcurl/RoadRunner/rainbow-seed1/config.yaml")
-    )
-    assert old["rainbow"]["augmentation"] == "shift" and "augmentation" not in old
-    overrides = ["env=RoadRunner", "algo=rainbow", "preset=cpu", "seed=1"]
-    now = OmegaConf.to_container(running.settings(*overrides, recipe="rainbow_mcurl"), resolve=True)
-    changed = {key for key, _ in resuming.differences(as_of_today(old), now)}
-    assert not [key for key in changed if "augmentation" in key]
-    assert "rainbow.augmentation" in dict(resuming.differences(old, now))
-    assert as_of_today(now) == now
-
-
-def test_old_runs_are_resumed_and_reported_with_the_settings_of_today() -> None:
-    folder = RESULTS / "atari_cpu/rainbow_mcurl/RoadRunner/rainbow-seed1"
-    assert resuming.saved_config(RunDirectory(folder))["augmentation"]["views"] == "curl_shift"
-    (run,) = find_runs([folder]).runs
-    assert run.settings["augmentation.batch"] == "none" and "rainbow.augmentation" not in run.settings
-
-
-def test_runs_from_before_a_setting_are_averaged_with_runs_that_have_its_value_of_then() -> None:
-    suite = RESULTS / "sac_sizes/sac_mcurl/cartpole-swingup"
-    settings = [OmegaConf.load(suite / f"mcurl-size60-seed{seed}" / "config.yaml") for seed in (2, 3)]
-    assert "resets" not in settings[0] and "resets" in settings[1]
-    grouping = group_runs(find_runs([suite]).runs)
-    assert [(group.method, group.seeds) for group in grouping.groups] == [("mcurl-size60", [1, 2, 3])]
-    assert not grouping.splits
-
-
-def test_an_old_run_gets_all_settings_of_today() -> None:
-    """Then it can be resumed; only what tasks set for other methods, and presets, may differ."""
-    suite = RESULTS / "sac_sizes/sac_mcurl/cartpole-swingup"
-    old = OmegaConf.to_container(OmegaConf.load(suite / "mcurl-size60-seed2" / "config.yaml"))
-    now = resuming.comparable(running.settings("env=cartpole-swingup", "preset=cpu", "seed=2", "threads=1"))
-    assert {key for key, _ in resuming.differences(as_of_today(old), now)} == {
-        *("env.published.mlr_block_len", "env.camera_id", "env.following_camera_id")
-    }
-
-
-@pytest.mark.parametrize(
-    ("section", "kind", "batch", "views"),
-    [
-        ("encoder", "random_crop", "crop", "crop"),
-        ("encoder", "center_crop", "none", "crop"),
-        ("rainbow", "none", "none", "none"),
-        ("ppo", "shift", "none", "curl_shift"),
-    ],
-)
-def test_what_the_old_keys_meant(section: str, kind: str, batch: str, views: str) -> None:
-    old = {section: {"augmentation": kind, "x": 1}, "objective": {"name": "mlr", "intensity_scale": 0.05}, "seed": 3}
-    expected = {
-        **CAME_LATER,
-        section: {"x": 1, **LATER_IN_SECTIONS.get(section, {}).get(section, {})},
-        "objective": {"name": "mlr"},
-        "seed": 3,
-        "augmentation": {
-            "batch": batch,
-            "batch_intensity": 0.0,
-            "views": views,
-            "views_intensity": 0.05,
-            "second_next": False,
-        },
-    }
-    found = as_of_today(old)
-    assert {key: found[key] for key in expected} == expected
