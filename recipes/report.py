@@ -61,9 +61,9 @@ HOW = [
     "of 1 on average, where more than 1 counts as 1; lower is better.",
     "The 95 % intervals of these aggregates are percentiles of a bootstrap: seeds are drawn with replacement within "
     "each task (arXiv 2108.13264). They describe the variation over seeds on these tasks. With few tasks and few "
-    "seeds they are too narrow.",
-    "Method against method: if both have the same seeds, the bootstrap draws the same seeds for both, and differences "
-    "are computed seed by seed.",
+    "seeds they are too narrow; over a single task, Student's interval is given instead.",
+    "Method against method: the seeds that both have are compared seed by seed, and the bootstrap draws the same seeds "
+    "for both; runs with other seeds are left out. If they share no seed, all runs are compared, without pairs.",
 ]
 
 
@@ -90,7 +90,7 @@ def main(cfg: DictConfig) -> None:
             except OSError as error:
                 problems.append(f"Published aggregates on Atari cannot be read ({error}).")
     blocks = [
-        *beginning(found, pages, problems),
+        *beginning(found, grouping, pages, problems),
         *pages.blocks,
         *kept_apart(grouping),
         *all_runs(found, grouping, pages),
@@ -98,21 +98,38 @@ def main(cfg: DictConfig) -> None:
         Bullets(HOW),
     ]
     write(Path(cfg.out), cfg.title, blocks, pages)
-    print("\n".join([*pages.in_short, *problems, f"written to {Path(cfg.out) / 'report.html'}"]))
+    print(
+        "\n".join(
+            [*pages.in_short, *left_out(found, grouping), *problems, f"written to {Path(cfg.out) / 'report.html'}"]
+        )
+    )
 
 
 # -- the blocks around the benchmarks ----------------------------------------------------------------------------------
 
 
-def beginning(found: Found, pages: Pages, problems: list[str]) -> list[Block]:
+def left_out(found: Found, grouping: Grouping) -> list[str]:
+    """Names the runs that are in no mean although they should be finished, with the reason."""
+    reasons = {
+        run.path: "; ".join(run.remarks).removeprefix("left out: ") for run in found.runs if run.status == DAMAGED
+    }
+    reasons |= dict(found.unreadable)
+    reasons |= {run.path: f"seed {run.seed} has two runs; `{kept.path}` counts" for run, kept in grouping.twice}
+    items = [f"Left out: `{path}`: {why}." for path, why in list(reasons.items())[:MOST_LISTED]]
+    return items + ([f"{len(reasons) - MOST_LISTED} more runs are left out."] if len(reasons) > MOST_LISTED else [])
+
+
+def beginning(found: Found, grouping: Grouping, pages: Pages, problems: list[str]) -> list[Block]:
     """Lists the main results, then missing runs and problems."""
     statuses = Counter(run.status for run in found.runs)
     counted = [f"{statuses[status]} {status}" for status in (FINISHED, UNFINISHED, DAMAGED) if statuses[status]]
     counted += [f"{len(found.unreadable)} unreadable"] if found.unreadable else []
     count = len(found.runs) + len(found.unreadable)
     items = [*pages.in_short, f"{count} run{'s' if count != 1 else ''}: {', '.join(counted)}."]
-    if remarked := [run for run in found.runs if run.remarks]:
-        items.append(f"{len(remarked)} of them have a remark, such as another commit than declared: see All runs.")
+    items += left_out(found, grouping)
+    if remarked := [run for run in found.runs if run.remarks and run.status != DAMAGED]:
+        have = "has" if len(remarked) == 1 else "have"
+        items.append(f"{len(remarked)} of them {have} a remark, such as another commit than declared: see All runs.")
     for suite in found.suites:
         if left := found.not_started(suite):
             named = ", ".join(f"`{'/'.join(folder.parts[1:])}`" for folder in left[:MOST_LISTED])

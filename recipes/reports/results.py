@@ -119,10 +119,19 @@ def comparable(section: Section) -> list[Comparable]:
 
 
 def aggregates(section: Section, over: Comparable, repetitions: int) -> dict[str, dict[str, Estimate]]:
-    """Returns the aggregates of each method, by name."""
-    return {
+    """Returns the aggregates of each method, by name; over a single task without intervals.
+
+    The bootstrap would give the mean of a single task a second interval, narrower than Student's.
+    """
+    found = {
         method: estimate_aggregates([section.scores(method, task) for task in over.tasks], repetitions=repetitions)
         for method in over.methods
+    }
+    if len(over.tasks) > 1:
+        return found
+    return {
+        method: {name: Estimate(estimate.value) for name, estimate in estimates.items()}
+        for method, estimates in found.items()
     }
 
 
@@ -141,13 +150,14 @@ class Comparison:
     ours: str
     theirs: str
     tasks: tuple[str, ...]
-    paired: tuple[str, ...]  # the tasks on which both have the same seeds
+    paired: dict[str, tuple[int, ...]]  # task to the seeds that both have; without tasks on which they share none
+    left_out: dict[str, int]  # task to the number of runs whose seed the other method does not have
     improvement: Estimate
     differences: dict[str, Estimate]  # of mean final returns, by task
 
 
 def comparisons(section: Section, repetitions: int) -> list[Comparison]:
-    """Compares all pairs of methods with runs of the same length, paired by seed if both have the same seeds."""
+    """Compares all pairs of methods with runs of the same length: by the seeds that both have, if there are such."""
     found = []
     methods = [method for method in section.methods if any(g.runs for g in section.groups if g.method == method)]
     for ours, theirs in itertools.combinations(methods, 2):
@@ -160,8 +170,16 @@ def comparisons(section: Section, repetitions: int) -> list[Comparison]:
         }
         if not pairs:
             continue
-        paired = tuple(task for task, (one, other) in pairs.items() if one.seeds == other.seeds)
-        finals = [(one.numbers("final_return"), other.numbers("final_return")) for one, other in pairs.values()]
+        shared = {task: tuple(sorted({*one.seeds} & {*other.seeds})) for task, (one, other) in pairs.items()}
+        paired = {task: seeds for task, seeds in shared.items() if seeds}
+        finals = [
+            tuple(
+                [run.number("final_return") for run in group.runs if run.seed in (shared[task] or group.seeds)]
+                for group in both
+            )
+            for task, both in pairs.items()
+        ]
+        left_out = {task: len({*one.seeds} ^ {*other.seeds}) for task, (one, other) in pairs.items() if task in paired}
         # A rank does not change with the scale: no normalised scores are needed here.
         improvement = estimate_improvement(
             [one for one, _ in finals],
@@ -173,7 +191,7 @@ def comparisons(section: Section, repetitions: int) -> list[Comparison]:
             task: difference_of_means(one, other, paired=task in paired)
             for task, (one, other) in zip(pairs, finals, strict=True)
         }
-        found.append(Comparison(ours, theirs, tuple(pairs), paired, improvement, differences))
+        found.append(Comparison(ours, theirs, tuple(pairs), paired, left_out, improvement, differences))
     return found
 
 

@@ -124,12 +124,14 @@ def run_folders(
     if place in seen:  # symbolic links can form a loop
         return
     seen.add(place)
+    if (folder / SUITE).is_symlink() and not (folder / SUITE).exists():
+        found.problems.append(f"{folder / SUITE} is a link to a file that is missing, so its runs are not checked.")
     if (folder / SUITE).is_file():
         try:
             suite = read_suite(folder)
             found.suites += [suite] if suite not in found.suites else []
         except (OSError, ValueError, KeyError, TypeError, AttributeError, YAMLError, OmegaConfBaseException) as error:
-            found.problems.append(f"{folder / SUITE} cannot be read, so its runs are not checked: {error!r}")
+            found.problems.append(f"{folder / SUITE} cannot be read, so its runs are not checked: {plain(error)}.")
     directory = RunDirectory(folder)
     if directory.manifest.is_file() or (directory.result.is_file() and directory.config.is_file()):
         yield folder, suite
@@ -187,7 +189,10 @@ def read_config(file: Path) -> DictConfig:
     """Reads a run's settings, and checks the settings that a report needs."""
     if not file.is_file():
         raise ValueError(f"it has no {file.name}")
-    cfg = OmegaConf.load(file)
+    try:
+        cfg = OmegaConf.load(file)
+    except YAMLError as error:
+        raise ValueError(f"{file.name} is damaged: {plain(error)}") from error
     if not isinstance(cfg, DictConfig):
         raise ValueError(f"{file.name} is damaged: it has no settings")
     missing = [key for key in NEEDED if OmegaConf.select(cfg, key) is None]
@@ -204,7 +209,7 @@ def read_outcome(
 ) -> tuple[str, tuple[tuple[int, float], ...], dict[str, Any], list[str]]:
     """Reads a run's status, curve, result.json and remarks, and compares its files with each other."""
     try:
-        result = json.loads(directory.result.read_text(encoding="utf-8")) if directory.result.is_file() else {}
+        result = read_result(directory.result)
         points = read_evaluations(directory.eval.path) if directory.eval.path.is_file() else []
         wanted = OmegaConf.select(cfg, "evaluation.episodes", default=1)
         curve = tuple((steps, sum(returns) / len(returns)) for steps, returns in points if len(returns) >= wanted)
@@ -223,6 +228,22 @@ def read_outcome(
     if why := disagreement(result, points):
         return DAMAGED, (), result, [f"left out: {why}"]
     return FINISHED, curve, result, remarks
+
+
+def read_result(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file.name} is damaged: {plain(error)}") from error
+
+
+def plain(error: Exception) -> str:
+    """Says in one line what is wrong with a YAML or JSON file, and where."""
+    if (mark := getattr(error, "problem_mark", None)) is not None:
+        return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(error, 'problem', error)}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"line {error.lineno}, column {error.colno}: {error.msg}"
+    return (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
 
 
 def last_error(directory: RunDirectory) -> list[str]:

@@ -24,6 +24,7 @@ from recipes.reports.published import published_aggregate_rows
 from recipes.reports.results import (
     SCALES,
     Comparable,
+    Comparison,
     Section,
     aggregates,
     comparable,
@@ -91,26 +92,31 @@ def add_aggregates(pages: Pages, section: Section, over: Comparable, repetitions
             )  # fmt: skip
     rows += published_aggregate_rows(section, over)
     columns = ["method", "seeds", *AGGREGATES]
-    pages.blocks.append(
-        TableBlock(f"Final scores as {scale}; 95 % intervals by the stratified bootstrap.", columns, rows)
-    )
-    told = "; ".join(f"{method} {decimal(found[method]['IQM'])}" for method in over.methods)
-    few = "" if all(found[method]["IQM"].has_interval for method in over.methods) else f" ({NO_INTERVAL})"
-    pages.in_short.append(f"{section.name}, {which}, IQM of the {scale}: {told}{few}.")
+    how = "95 % intervals by the stratified bootstrap" if len(over.tasks) > 1 else "the table of tasks has the interval"
+    pages.blocks.append(TableBlock(f"Final scores as {scale}; {how}.", columns, rows))
+    what, told = f"IQM of the {scale}", {method: found[method]["IQM"] for method in over.methods}
+    write = decimal
+    if len(over.tasks) == 1:
+        what, write = "mean final return", number
+        told = {method: mean_over_seeds(group.numbers("final_return")) for method, group in of_task(section, over)}
+    few = "" if all(estimate.has_interval for estimate in told.values()) else f" ({NO_INTERVAL})"
+    named = "; ".join(f"{method} {write(estimate)}" for method, estimate in told.items())
+    pages.in_short.append(f"{section.name}, {which}, {what}: {named}{few}.")
     if any(len(set(counts)) > 1 for counts in runs.values()):
         pages.blocks.append(
             Paragraph("Tasks have different numbers of seeds. In IQM and optimality gap each run has the same weight.")
         )
     if max(sum(counts) for counts in runs.values()) < FEWEST_SEEDS:
         return  # a figure of one or two points
-    panels = {name: {method: found[method][name] for method in over.methods} for name in AGGREGATES}
-    pages.blocks.append(
-        FigureBlock(
-            f"{stem}-aggregates",
-            draw_estimates(panels, order=section.methods),
-            f"Aggregates over {which}, as {scale}, with intervals: the numbers of the table above.",
+    if len(over.tasks) > 1:
+        panels = {name: {method: found[method][name] for method in over.methods} for name in AGGREGATES}
+        pages.blocks.append(
+            FigureBlock(
+                f"{stem}-aggregates",
+                draw_estimates(panels, order=section.methods),
+                f"Aggregates over {which}, as {scale}, with intervals: the numbers of the table above.",
+            )
         )
-    )
     thresholds, drawn = profiles(section, over)
     pages.blocks.append(
         FigureBlock(
@@ -119,6 +125,12 @@ def add_aggregates(pages: Pages, section: Section, over: Comparable, repetitions
             f"Performance profiles over {which}: the fraction of runs whose {scale} is above a threshold.",
         )
     )
+
+
+def of_task(section: Section, over: Comparable) -> list[tuple[str, Group]]:
+    """Returns the methods on a single task."""
+    found = [(method, section.group(method, over.tasks[0])) for method in over.methods]
+    return [(method, group) for method, group in found if group is not None]
 
 
 # -- task by task ------------------------------------------------------------------------------------------------------
@@ -186,25 +198,35 @@ def add_few_seeds(pages: Pages, groups: list[Group]) -> None:
 # -- method against method ---------------------------------------------------------------------------------------------
 
 
+def in_pairs(one: Comparison, task: str | None = None) -> str:
+    """Says which seeds of a task are compared with each other, and how many runs have no partner."""
+    task = one.tasks[0] if task is None else task
+    if task not in one.paired:
+        return "not paired: no seed in common"
+    seeds = f"paired: {', '.join(map(str, one.paired[task]))}"
+    return f"{seeds} ({one.left_out[task]} left out)" if one.left_out[task] else seeds
+
+
 def add_comparisons(pages: Pages, section: Section, repetitions: int) -> None:
     found = comparisons(section, repetitions)
     if not found:
         return
     rows, differences = [], []
     for one in found:
-        how = "paired" if set(one.paired) == set(one.tasks) else "not paired"
+        how = in_pairs(one) if len(one.tasks) == 1 else "paired" if set(one.paired) == set(one.tasks) else "not paired"
         rows.append([one.ours, one.theirs, decimal(one.improvement, 2), str(len(one.tasks)), how])
         about = {"benchmark": section.benchmark, "method": one.ours, "other": one.theirs}
         pages.record("comparison", "probability of improvement", one.improvement, tasks=" ".join(one.tasks), **about)
         for task, difference in one.differences.items():
-            how = "paired" if task in one.paired else "not paired"
+            how = in_pairs(one, task)
             differences.append([task, one.ours, one.theirs, number(difference), how])
             pages.record("comparison", "difference of final returns", difference, task=task, **about)
     pages.blocks += [
         Heading("Method against method", level=3),
         TableBlock(
             "Probability that a run of the first method ends higher than a run of the second, on a task drawn from "
-            "those that both have; a tie counts half. 95 % intervals by the stratified bootstrap.",
+            "those that both have; a tie counts half. 95 % intervals by the stratified bootstrap. Only seeds that both "
+            "have are compared; if they share none, all are.",
             ["first", "second", "probability", "tasks", "seeds"],
             rows,
         ),

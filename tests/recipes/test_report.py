@@ -130,6 +130,33 @@ def test_methods_are_compared_by_pairs_of_seeds(made: Made):
     assert "| mcurl | rainbow | 0.7" in made.markdown and "not paired" not in made.markdown
 
 
+def test_methods_are_compared_by_the_seeds_that_both_have(tmp_path: Path):
+    write_suite(tmp_path / "runs", {("Pong", "mcurl"): [1.0, 3.0, 8.0, 20.0], ("Pong", "rainbow"): [2.0, 2.0, 4.0]})
+    for seed in (7, 8):
+        write_run(tmp_path / f"runs/curl-seed{seed}", "env=Pong", "algo=curl", "preset=cpu", seed=seed, final=9.0)
+    made = make(tmp_path / "out", tmp_path / "runs")
+    interval = stats.ttest_rel([1.0, 3.0, 8.0], [2.0, 2.0, 4.0]).confidence_interval()
+    about = {"quantity": "difference of final returns", "method": "mcurl", "other": "rainbow"}
+    assert made.number(**about) == pytest.approx((4 - 8 / 3, interval.low, interval.high))
+    about["quantity"] = "probability of improvement"
+    assert made.number(**about)[0] == pytest.approx((0 + 2 + 3) / 9)
+    assert made.markdown.count("| paired: 1, 2, 3 (1 left out) |") == 2
+    assert made.markdown.count("| not paired: no seed in common |") == 4
+    assert made.number(quantity="difference of final returns", method="curl", other="mcurl")[0] == pytest.approx(1)
+
+
+def test_a_single_task_has_one_interval(tmp_path: Path):
+    """The bootstrap's would be narrower than Student's, for the same number."""
+    write_suite(tmp_path / "runs", {("Pong", "mcurl"): [1.0, 3.0, 8.0], ("Pong", "rainbow"): [1.0, 2.0, 4.0]})
+    made = make(tmp_path / "out", tmp_path / "runs")
+    assert made.number(quantity="mean of human-normalised score", method="mcurl")[1:] == (None, None)
+    low, high = stats.t.interval(0.95, 2, loc=4, scale=stats.sem([1.0, 3.0, 8.0]))
+    said = f"- Atari, Pong, 100,000 env steps, mean final return: mcurl 4.0 [{low:.1f}, {high:.1f}]; rainbow 2.3 ["
+    assert said in made.markdown
+    assert not (made.out / "figures" / "atari-1-aggregates.png").exists()
+    assert (made.out / "figures" / "atari-1-profiles.png").exists()
+
+
 def test_final_and_best_are_both_there(tmp_path: Path):
     for seed in (1, 2, 3):
         write_run(tmp_path / f"runs/{seed}", "env=Pong", "preset=cpu", seed=seed, final=5.0 * seed, best=40.0 * seed)
@@ -377,9 +404,9 @@ def keep(file: Path, share: float) -> None:
         (lambda run: run.eval.path.write_text("step,env_steps\n1,2\n"), r"damaged \(KeyError\('return'\)\)"),
         (lambda run: change(run.result, final_return=77.0), "eval.csv is 9.0 on average, result.json says 77.0"),
         (lambda run: change(run.result, final_return=math.nan), "result.json has final_return=nan"),
-        (lambda run: keep(run.result, 0.5), "damaged"),
+        (lambda run: keep(run.result, 0.5), r"result.json is damaged: line \d+, column \d+: "),
         (lambda run: run.config.unlink(), "it has no config.yaml"),
-        (lambda run: run.config.write_text("a: [1"), "expected ',' or ']'"),
+        (lambda run: run.config.write_text("a: [1"), "config.yaml is damaged: line 1, column 6: expected ',' or ']'"),
         (lambda run: run.config.write_text("- 1"), "it has no settings"),
         (lambda run: run.config.write_text("seed: 1\nalgo_name: ppo"), "has no total_env_steps, env.backend"),
         (lambda run: run.config.write_text(run.config.read_text().replace("seed: 3", "seed: x")), "has seed='x'"),
@@ -400,15 +427,21 @@ def test_a_damaged_run_is_named_and_left_out(tmp_path: Path, damage, sentence: s
     assert group.seeds == [1, 2] and group.unfinished == []
 
 
-def test_what_is_left_out_is_on_the_page(tmp_path: Path):
+def test_what_is_left_out_is_at_the_beginning_of_the_page_and_in_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     for seed in (1, 2, 3, 4):
         write_run(tmp_path / f"runs/mcurl-seed{seed}", "env=Pong", "preset=cpu", seed=seed, final=3.0 * seed)
     keep(tmp_path / "runs/mcurl-seed3/eval.csv", 0.9)
     (tmp_path / "runs/mcurl-seed4/config.yaml").unlink()
     made = make(tmp_path / "out", tmp_path / "runs")
     assert "4 runs: 2 finished, 1 damaged, 1 unreadable." in made.markdown
-    assert "of the 100 episodes of the last evaluation" in made.markdown
-    assert f"- `{tmp_path}/runs/mcurl-seed4`: it has no config.yaml" in made.markdown
+    beginning, printed = made.markdown.partition("## Atari")[0], capsys.readouterr().out
+    for text in (beginning, printed):
+        assert re.search(
+            r"Left out: `.*mcurl-seed3`: eval.csv has .* of the 100 episodes of the last evaluation.", text
+        )
+        assert f"Left out: `{tmp_path}/runs/mcurl-seed4`: it has no config.yaml." in text
     assert made.number(kind="task", quantity="final return") == (pytest.approx(4.5), None, None)
 
 
@@ -491,6 +524,14 @@ def test_a_damaged_suite_file(tmp_path: Path, text: str):
     (tmp_path / "runs/suite.yaml").write_text(text)
     found, _ = grouped(tmp_path)
     assert "suite.yaml cannot be read" in found.problems[0] and len(found.runs) == 1
+    assert "object at" not in found.problems[0] and "\n" not in found.problems[0]
+
+
+def test_a_link_to_a_missing_suite_file(tmp_path: Path):
+    write_run(tmp_path / "runs/a", "env=Pong", "preset=cpu")
+    (tmp_path / "runs/suite.yaml").symlink_to("../elsewhere.yaml")
+    found, _ = grouped(tmp_path)
+    assert "suite.yaml is a link to a file that is missing" in found.problems[0] and len(found.runs) == 1
 
 
 # -- finding runs ------------------------------------------------------------------------------------------------------
