@@ -70,6 +70,7 @@ bench: $(READY)  ## measure the numbers of docs/performance.md, half an hour (no
 	$(BIN)/python benchmarks/replay.py --json benchmarks/results/replay.json
 	$(BIN)/python benchmarks/learner.py --json benchmarks/results/learner.json --plot docs/learner.png
 	$(BIN)/python benchmarks/learner.py --objectives --threads 1 --json benchmarks/results/objectives.json
+	$(BIN)/python benchmarks/learner.py --sizes --threads 1 --json benchmarks/results/sizes.json
 	$(BIN)/python benchmarks/end_to_end.py --json benchmarks/results/end_to_end.json --plot docs/end_to_end.png
 	$(BIN)/python benchmarks/performance.py
 

@@ -3,6 +3,7 @@
     python benchmarks/learner.py                                 # both recipes, about a quarter of an hour on two cores
     python benchmarks/learner.py --only rainbow --updates 400 --json learner.json --plot learner.png
     python benchmarks/learner.py --objectives                    # all objectives in turns, at preset=cpu: five minutes
+    python benchmarks/learner.py --sizes                         # SAC at preset=cpu with larger sizes, in turns
     python benchmarks/learner.py --quick                         # tiny sizes: to see that it runs
 
 SAC has the paper's sizes, Rainbow those of the paper and of preset=cpu. The learners are the recipes' own, on random
@@ -50,6 +51,7 @@ class Case:
         preset (str): the sizes.
         updates (int): how many updates each contender takes.
         switches (tuple of str): the optimisations whose worth is measured.
+        more (tuple of str): further settings.
     """
 
     algorithm: str
@@ -57,6 +59,7 @@ class Case:
     preset: str
     updates: int
     switches: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -65,7 +68,7 @@ class Case:
     @property
     def overrides(self) -> tuple[str, ...]:
         env = {"sac": "env=cartpole-swingup", "rainbow": "env=RoadRunner"}[self.algorithm]
-        return env, f"algo={self.loss}", f"preset={self.preset}"
+        return env, f"algo={self.loss}", f"preset={self.preset}", *self.more
 
 
 def all_of(learner: str) -> tuple[str, ...]:
@@ -81,9 +84,18 @@ CASES = [
 ]
 # The agent alone, and with each objective; the number of updates of each.
 OBJECTIVES = {
-    "sac": (("sac", "curl", "seq_curl", "mcurl", "mcurl_actions", "mlr", "cpc", "spr"), 32),
-    "rainbow": (("rainbow", "curl", "seq_curl", "mcurl", "mcurl_actions", "mlr", "cpc", "spr"), 160),
+    "sac": (("sac", "rad", "curl", "seq_curl", "sym_curl", "mcurl", "mcurl_actions", "mlr", "cpc", "spr"), 32),
+    "rainbow": (("rainbow", "rad", "curl", "seq_curl", "sym_curl", "mcurl", "mcurl_actions", "mlr", "cpc", "spr"), 160),
 }
+# Candidates for the sizes of SAC's preset=cpu, as in benchmarks/suites/sac_follow_sizes.yaml.
+SIZES = {
+    "as it is": (),
+    "filters32": ("encoder.num_filters=32",),
+    "size84": ("env.image_size=84", "encoder.crop_size=70"),
+    "slices16": ("objective.num_slices=16",),
+    "batch256": ("sac.batch_size=256",),
+}
+SIZES_UPDATES = 32
 QUICK = [Case("sac", "mcurl", "smoke", 2, ("allocator",)), Case("rainbow", "curl", "smoke", 2)]
 
 
@@ -244,24 +256,26 @@ def measure_switches(case: Case, threads: int, ours: Contender) -> dict[str, dic
 def measure_objectives(algorithm: str, preset: str, updates: int, threads: int) -> dict[str, dict[str, float]]:
     """Measures an agent with each objective, in turns: milliseconds, and the ratios to M-CURL within each round."""
     losses, _ = OBJECTIVES[algorithm]
+    cases = {loss: Case(algorithm, loss, preset, updates) for loss in losses}
+    return measure_in_turns(cases, threads, beside="mcurl")
+
+
+def measure_in_turns(cases: dict[str, Case], threads: int, *, beside: str) -> dict[str, dict[str, float]]:
+    """Measures learners in turns: milliseconds, and the ratios to one of them (with M-CURL) within each round."""
     with contextlib.ExitStack() as stack:
-        contenders = {
-            loss: stack.enter_context(contender(Case(algorithm, loss, preset, updates), threads)) for loss in losses
-        }
-        turns = take_turns(contenders, updates)
+        contenders = {name: stack.enter_context(contender(case, threads)) for name, case in cases.items()}
+        turns = take_turns(contenders, cases[beside].updates)
     measured = {}
-    for loss, seconds in turns.items():
-        ratios = [ours / mcurl for ours, mcurl in zip(seconds, turns["mcurl"], strict=True)]
-        measured[loss] = {
+    for name, seconds in turns.items():
+        ratios = [ours / theirs for ours, theirs in zip(seconds, turns[beside], strict=True)]
+        measured[name] = {
             "ms": statistics.median(seconds) * 1e3,
             "times_mcurl": statistics.median(ratios),
             "lowest": min(ratios),
             "highest": max(ratios),
         }
-        print(
-            f"  {algorithm} {loss:<16}{measured[loss]['ms']:9.1f} ms, {statistics.median(ratios):.2f} times M-CURL",
-            flush=True,
-        )
+        told = f"{cases[name].algorithm} {name}"
+        print(f"  {told:<22}{measured[name]['ms']:9.1f} ms, {statistics.median(ratios):.2f} times {beside}", flush=True)
     return measured
 
 
@@ -353,11 +367,22 @@ def compare_objectives(arguments: argparse.Namespace) -> None:
         arguments.json.write_text(json.dumps({"machine": about, **results}, indent=2))
 
 
+def compare_sizes(arguments: argparse.Namespace) -> None:
+    """Measures SAC with M-CURL at each size, and writes the numbers."""
+    preset, updates = ("smoke", 2) if arguments.quick else ("cpu", arguments.updates or SIZES_UPDATES)
+    cases = {name: Case("sac", "mcurl", preset, updates, more=more) for name, more in SIZES.items()}
+    results = measure_in_turns(cases, arguments.threads, beside="as it is")
+    if arguments.json:
+        about = {**machine(), "threads": arguments.threads}
+        arguments.json.write_text(json.dumps({"machine": about, "sac": results}, indent=2))
+
+
 def main() -> None:
     """Measures every case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["sac", "rainbow"], help="one of the recipes")
     parser.add_argument("--objectives", action="store_true", help="compare the time of other objectives with M-CURL")
+    parser.add_argument("--sizes", action="store_true", help="compare the time of other sizes with preset=cpu of SAC")
     parser.add_argument("--updates", type=int, help="how many updates each contender takes")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="default: as torch chooses")
     parser.add_argument("--no-switches", action="store_true", help="leave out the gain of each optimisation")
@@ -368,6 +393,9 @@ def main() -> None:
     results: dict[str, dict[str, Any]] = {}
     if arguments.objectives:
         compare_objectives(arguments)
+        return
+    if arguments.sizes:
+        compare_sizes(arguments)
         return
     for case in QUICK if arguments.quick else CASES:
         if arguments.only not in (None, case.algorithm):

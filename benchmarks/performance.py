@@ -2,6 +2,7 @@
 
     python benchmarks/learner.py --json benchmarks/results/learner.json --plot docs/learner.png
     python benchmarks/learner.py --objectives --threads 1 --json benchmarks/results/objectives.json
+    python benchmarks/learner.py --sizes --threads 1 --json benchmarks/results/sizes.json
     python benchmarks/end_to_end.py --json benchmarks/results/end_to_end.json --plot docs/end_to_end.png
     python benchmarks/released.py --curl-rainbow CLONE --m-curl CLONE --json benchmarks/results/released.json
     python benchmarks/performance.py
@@ -18,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from learner import SIZES
+
 from mcurl_torchrl.reports import Estimate, mean_over_seeds
 from recipes.published_scores import published_atari, published_dmc
 from recipes.reports.groups import Group, group_runs
@@ -27,7 +30,7 @@ from recipes.reports.writing import number, seeds_text
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results"
 PAGES = [
-    *(REPO / page for page in ("README.md", "docs/index.md", "docs/performance.md")),
+    *(REPO / page for page in ("README.md", "docs/index.md", "docs/performance.md", "docs/guides/presets.md")),
     *(page for page in sorted(RESULTS.glob("*/README.md")) if "<!-- table " in page.read_text()),
 ]
 NAMES = {"mcurl": "M-CURL", "curl": "CURL"}
@@ -116,6 +119,16 @@ def _cost(result: dict[str, float] | None) -> list[str]:
     return [f"{result['ms']:.0f}", f"{result['times_mcurl']:.2f}{spread}"]
 
 
+def sizes_table() -> str:
+    """The time of SAC's update with each size, and of a run: cartpole-swingup has an update in all but 1000 steps."""
+    measured, rows = read("sizes")["sac"], []
+    for name, change in SIZES.items():
+        ms, times = _cost(measured[name])
+        minutes = measured[name]["ms"] / 60_000 * (ENV_STEPS / 8 - 1000)
+        rows.append([" ".join(f"`{word}`" for word in change) or "`preset=cpu` as it is", ms, times, f"{minutes:.0f}"])
+    return table(["SAC with M-CURL", "an update, ms", "times as long", "minutes of updates in 100k steps"], rows)
+
+
 def released_table() -> str:
     released = read("released")
     rows = []
@@ -198,6 +211,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "parts": parts_table,
     "switches": switches_table,
     "objectives": objectives_table,
+    "sizes": sizes_table,
     "released": released_table,
     "end_to_end": end_to_end_table,
     "growth": growth_table,

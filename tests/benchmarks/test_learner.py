@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 
 import learner
 import pytest
 import setups
+import yaml
 from setups import rainbow, sac
 
 
@@ -111,3 +113,19 @@ def test_the_objectives_take_turns(tmp_path):
         for result in written[algorithm].values():
             assert result["ms"] > 0 and 0 < result["lowest"] <= result["times_mcurl"] <= result["highest"]
         assert written[algorithm]["mcurl"]["times_mcurl"] == 1
+
+
+def test_sizes_are_those_of_the_suite_that_compares_them():
+    suite = yaml.safe_load((Path(learner.__file__).parent / "suites" / "sac_follow_sizes.yaml").read_text())
+    for experiment in suite["experiments"]:
+        variants = {name: tuple(more) for name, more in experiment["variants"].items() if more}
+        assert variants == {name: more for name, more in learner.SIZES.items() if more}
+
+
+@pytest.mark.slow
+def test_the_sizes_take_turns(tmp_path):
+    command = [sys.executable, learner.__file__, "--sizes", "--quick", "--threads", "1", "--json"]
+    done = subprocess.run([*command, tmp_path / "sizes.json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    written = json.loads((tmp_path / "sizes.json").read_text())["sac"]
+    assert written.keys() == learner.SIZES.keys() and written["as it is"]["times_mcurl"] == 1
