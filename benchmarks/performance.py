@@ -35,7 +35,7 @@ PAGES = [
 ]
 NAMES = {"mcurl": "M-CURL", "curl": "CURL"}
 TASKS = {"sac": "SAC, cartpole-swingup", "rainbow": "Rainbow, RoadRunner"}
-SUITES = ("atari_cpu", "sac_camera")  # whose runs are in the table of results: preset=cpu, 100k steps
+SUITES = ("atari_cpu", "sac_camera", "sac_follow")  # whose runs are in the table of results: preset=cpu, 100k steps
 ENV_STEPS = 100_000
 METHODS = {  # column of the table of results: methods here, methods in the files of published results
     "M-CURL": (("mcurl",), ("mcurl",)),
