@@ -38,6 +38,8 @@ from recipes.schema import (
 )
 from recipes.value_checks import check_env
 
+MANY_UPDATES = 4  # per agent step: from here on a run without resets gets advice
+
 
 def make_env(env: EnvConfig, *, training: bool) -> EnvBase:
     """Makes an environment for training, or for evaluation with whole games and raw scores."""
@@ -233,10 +235,20 @@ def start_encoder(encoder: nn.Module, start: EncoderConfig | EncoderStartConfig,
 
 
 def use_resets(agent: SACAgent | RainbowAgent, resets: ResetsConfig, *, total_updates: int) -> None:
-    """Turns on resets of an agent's networks, in a run of ``total_updates``, if the config has an interval."""
+    """Turns on resets of an agent's networks, in a run of ``total_updates``, if the config has an interval.
+
+    With many updates per agent step and no word about resets, it prints a sentence of advice.
+    """
     if resets.interval_updates:
         with section("resets"):
             agent.use_resets(Resets(resets.interval_updates, keep=resets.keep, total_updates=total_updates))
+    elif resets.interval_updates is None and agent.updates_per_agent_step >= MANY_UPDATES and agent.ranks.leads:
+        print(
+            f"{agent.updates_per_agent_step} updates per agent step without resets: with so many, networks often stop "
+            "learning; resets.interval_updates draws them anew (docs/algorithms/resets.md), and 0 says that there are "
+            "none on purpose",
+            file=sys.stderr,
+        )
 
 
 def make_computing(cfg: RecipeConfig, device: torch.device) -> Computing:

@@ -175,7 +175,7 @@ class PPOConfig:
 class ResetsConfig:
     """Periodic resets of SAC's and Rainbow's networks, for runs with many updates per agent step."""
 
-    interval_updates: int | None = None  # number of updates between two resets; null or 0: no resets
+    interval_updates: int | None = None  # number of updates between two resets; null: none; 0: none, on purpose
     keep: float = 0.8  # share of the encoder's old weights in the mix with new random ones; heads are new
 
 

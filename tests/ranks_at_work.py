@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchrl.data import Bounded, Categorical, LazyTensorStorage
 
 from mcurl_torchrl import AuxiliaryTask, FrameReplayBuffer, PrioritizedTransitionSampler, RandomCrop
+from mcurl_torchrl.agents import Resets
 from mcurl_torchrl.modules import DuelingHead
 from mcurl_torchrl.ranks import ALONE, DistributedRanks, RankLost, Ranks
 from mcurl_torchrl.replay import torchrl_internals as internals
@@ -150,6 +151,7 @@ def updates_of_agents(ranks: Ranks, recipe: str, algo: str, *more: str) -> dict[
     drawn = share_noise(ranks)
     whole, whole_buffer = make_learner(recipe, algo, Whole(), *more)
     ours, buffer = make_learner(recipe, algo, ranks, *more)
+    whole.resets, ours.resets = Resets(4), Resets(4)
     pairs: dict[str, Pair] = {}
     for number in range(5):
         torch.manual_seed(number)

@@ -186,6 +186,20 @@ MUTANTS = [
         RESETS,
     ),
     Mutant(
+        "resets may come at every agent step",
+        "agents/resets.py",
+        "_LEAST_AGENT_STEPS * updates_per_agent_step",
+        "_LEAST_AGENT_STEPS",
+        RESETS,
+    ),
+    Mutant(
+        "resets may be closer than the target critic follows",
+        "agents/sac.py",
+        "math.ceil(self.target_interval / tau)",
+        "self.target_interval",
+        RESETS,
+    ),
+    Mutant(
         "the last reset comes right before the end",
         "agents/resets.py",
         "updates + self.interval <= self.total_updates",

@@ -77,8 +77,7 @@ def test_padding_counts_on_no_rank(reduction: str) -> None:
 
 @pytest.mark.parametrize(("recipe", "algo"), LEARNERS)
 def test_updates_are_those_of_the_whole_batch(recipe: str, algo: str) -> None:
-    more = ["resets.interval_updates=4", *(["objective.dropout=0"] if algo == "mcurl" else [])]
-    more += ["rainbow.target_interval_agent_steps=2"] if recipe == "rainbow_mcurl" else []
+    more = ["objective.dropout=0"] if algo == "mcurl" else []
     found = on_ranks(work.updates_of_agents, recipe, algo, *more)
     assert_pairs(found)
     assert ("priorities" in found[0]) == (recipe == "rainbow_mcurl")

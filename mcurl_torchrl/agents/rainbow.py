@@ -192,10 +192,16 @@ class RainbowAgent(Agent):
         """Resets the networks from now on, after the updates at which ``resets.due`` is True.
 
         Raises:
-            ValueError: if the interval of the resets is shorter than twice that of the copies to the target network.
+            ValueError: if the interval of the resets is shorter than 10 agent steps, or than twice the time in which
+                the target network follows: that of two copies, or 2 / ``target_tau`` updates.
         """
         if self.target_tau == 1:
-            resets.check_longer_than(self.target_interval * self.updates_per_agent_step, "copying the target network")
+            updates = self.target_interval * self.updates_per_agent_step
+            why = f"two copies to the target network (target_interval_agent_steps={self.target_interval})"
+        else:
+            updates = math.ceil(1 / self.target_tau)
+            why = f"twice the {updates} updates in which the target network follows (target_tau={self.target_tau})"
+        resets.check_interval(updates_per_agent_step=self.updates_per_agent_step, updates_to_follow=updates, why=why)
         self.resets = resets
 
     def reset(self, keep: float) -> None:

@@ -12,6 +12,8 @@ from mcurl_torchrl.checks import check_count, check_number
 
 __all__ = ["Resets", "forget", "part_to_keep", "restart"]
 
+_LEAST_AGENT_STEPS = 10  # with fewer between two resets, the new networks would learn from hardly any new data
+
 
 class Resets:
     """Resets networks at intervals, so that many updates per step do no harm (https://arxiv.org/abs/2205.07802).
@@ -53,12 +55,29 @@ class Resets:
         last = self.total_updates is None or updates + self.interval <= self.total_updates
         return updates > 0 and updates % self.interval == 0 and last
 
-    def check_longer_than(self, updates: int, what: str) -> None:
-        """Raises a ValueError if the interval is shorter than twice ``updates``, the number of updates of ``what``."""
-        if self.interval < 2 * updates:
+    def check_interval(self, *, updates_per_agent_step: int, updates_to_follow: int, why: str) -> None:
+        """Refuses resets that are too close to each other: the new networks would learn nothing in between.
+
+        The interval is at least 10 agent steps long, and twice the time in which targets follow the networks. In a run
+        that is too short for this, it is at least half of the run: there is a valid interval for every run.
+
+        Keyword Args:
+            updates_per_agent_step (int): the agent's.
+            updates_to_follow (int): in how many updates the targets follow.
+            why (str): the words for twice this number of updates, with the settings that it comes from.
+
+        Raises:
+            ValueError: if the interval is too short.
+        """
+        least = 2 * updates_to_follow
+        if least < (updates := _LEAST_AGENT_STEPS * updates_per_agent_step):
+            least, why = updates, f"{_LEAST_AGENT_STEPS} agent steps"
+        if self.total_updates is not None and least > (half := self.total_updates // 2):
+            least, why = half, "half of the run"
+        if self.interval < least:
             raise ValueError(
-                f"interval_updates={self.interval}; {what} takes {updates} updates: with resets so close, "
-                f"nothing is learned between them; it must be at least {2 * updates}"
+                f"interval_updates={self.interval} with updates_per_agent_step={updates_per_agent_step}; it must be at "
+                f"least {least}, {why}: networks that are reset sooner learn nothing in between"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -209,9 +210,15 @@ class SACAgent(Agent):
         """Resets the networks from now on, after the updates at which ``resets.due`` is True.
 
         Raises:
-            ValueError: if the interval of the resets is shorter than twice the interval of the actor or of the targets.
+            ValueError: if the interval of the resets is shorter than 10 agent steps, or than twice the time in which
+                actor and target critic follow: twice the actor's interval, or twice that of the targets over
+                ``critic_tau``.
         """
-        resets.check_longer_than(max(self.actor_interval, self.target_interval), "moving actor and targets")
+        tau = self.losses.critic_tau
+        updates = max(self.actor_interval, math.ceil(self.target_interval / tau))
+        settings = f"actor_interval_updates={self.actor_interval}, target_interval_updates={self.target_interval}"
+        why = f"twice the {updates} updates in which actor and target critic follow ({settings}, critic_tau={tau})"
+        resets.check_interval(updates_per_agent_step=self.updates_per_agent_step, updates_to_follow=updates, why=why)
         self.resets = resets
 
     def reset(self, keep: float) -> None:

@@ -134,6 +134,7 @@ class LatentSAC(nn.Module):
         )
         _ = self.sac.target_entropy  # becomes a buffer when it is first read; load_state_dict needs the buffer
         self.sac.make_value_estimator(gamma=gamma)
+        self.critic_tau = critic_tau
         self.target_critic = SoftUpdate(self.sac, tau=critic_tau)
 
     @property

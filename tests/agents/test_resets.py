@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -50,25 +52,26 @@ def make_rainbow(buffer: FrameReplayBuffer, resets: Resets | None = None, **opti
         random_action=lambda: torch.tensor(0),
         total_agent_steps=100,
         first_update_agent_steps=1,
-        target_interval_agent_steps=1,
-        **options,
+        **{"target_interval_agent_steps": 1, **options},
     )
-    if resets is not None:
-        agent.use_resets(resets)
+    agent.resets = resets  # shorter intervals than use_resets takes
     return agent
 
 
 def make_sac(
-    buffer: FrameReplayBuffer, resets: Resets | None = None, *, warmup_updates: int | None = None, **options
+    buffer: FrameReplayBuffer,
+    resets: Resets | None = None,
+    *,
+    warmup_updates: int | None = None,
+    critic_tau: float = 0.01,
+    **options,
 ) -> SACAgent:
-    losses = LatentSAC(
-        GaussianPolicy([1, SIZE, SIZE], 2, num_layers=1, num_filters=2, feature_dim=6, hidden_dim=8), hidden_dim=8
-    )
+    policy = GaussianPolicy([1, SIZE, SIZE], 2, num_layers=1, num_filters=2, feature_dim=6, hidden_dim=8)
+    losses = LatentSAC(policy, hidden_dim=8, critic_tau=critic_tau)
     sizes = {"num_slices": 2, "slice_len": 4, "target_encoder": losses.target_encoder}
     task = MaskedContrastiveTask(losses.encoder, buffer, **sizes, num_layers=1, warmup_updates=warmup_updates)
     agent = SACAgent(losses, task, random_action=lambda: torch.zeros(2), random_agent_steps=1, **options)
-    if resets is not None:
-        agent.use_resets(resets)
+    agent.resets = resets  # shorter intervals than use_resets takes
     return agent
 
 
@@ -108,12 +111,45 @@ def test_settings_that_make_no_sense_are_refused():
         Resets(30, keep=1.5)
     with pytest.raises(ValueError, match="interval_updates=0; it must be at least 1"):
         Resets(0)
-    buffer = make_buffer(discrete=True)
-    with pytest.raises(ValueError, match=r"interval_updates=9; copying the target network takes 8 updates"):
-        make_rainbow(buffer, updates_per_agent_step=8, resets=Resets(9))
-    make_rainbow(buffer, updates_per_agent_step=8, target_tau=0.01, resets=Resets(9))  # it follows at each update
-    with pytest.raises(ValueError, match="interval_updates=3; moving actor and targets takes 2 updates"):
-        make_sac(make_buffer(discrete=False), resets=Resets(3))
+
+
+RAINBOW, POLYAK, SAC = {"target_interval_agent_steps": 30}, {"target_tau": 0.02}, {"critic_tau": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "updates", "total", "least", "why"),
+    [
+        (RAINBOW, 1, None, 60, r"two copies to the target network (target_interval_agent_steps=30)"),
+        (RAINBOW, 8, None, 480, r"two copies to the target network (target_interval_agent_steps=30)"),
+        (POLYAK, 8, None, 100, "twice the 50 updates in which the target network follows (target_tau=0.02)"),
+        (POLYAK, 64, None, 640, "10 agent steps"),
+        (
+            SAC,
+            1,
+            None,
+            40,
+            "twice the 20 updates in which actor and target critic follow (actor_interval_updates=2, "
+            "target_interval_updates=2, critic_tau=0.1)",
+        ),
+        (SAC, 8, None, 80, "10 agent steps"),
+        (RAINBOW, 1, 101, 50, "half of the run"),
+        (SAC, 1, 30, 15, "half of the run"),
+    ],
+)
+def test_resets_too_close_to_each_other_are_refused(
+    settings: dict[str, float], updates: int, total: int | None, least: int, why: str
+):
+    make = make_sac if settings is SAC else make_rainbow
+    agent = make(make_buffer(discrete=settings is not SAC), updates_per_agent_step=updates, **settings)
+    expected = (
+        f"interval_updates={least - 1} with updates_per_agent_step={updates}; it must be at least {least}, {why}: "
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}") as raised:
+        agent.use_resets(Resets(least - 1, total_updates=total))
+    assert str(raised.value).endswith("networks that are reset sooner learn nothing in between")
+    assert agent.resets is None
+    agent.use_resets(Resets(least, total_updates=total))
+    assert agent.resets is not None
 
 
 # -- what --------------------------------------------------------------------------------------------------------------

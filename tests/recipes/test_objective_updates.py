@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torchrl.data import Bounded, Categorical
 
 from mcurl_torchrl import FrameReplayBuffer
-from mcurl_torchrl.agents import Agent
+from mcurl_torchrl.agents import Agent, Resets
 from mcurl_torchrl.stacking import stack_frames
 from recipes import rainbow_mcurl, sac_mcurl
 from tests.recipes import running
@@ -65,8 +65,8 @@ def make_learner(module: ModuleType, algo: str, folder: Path, *more: str) -> tup
 def test_an_update_moves_encoder_and_task(module: ModuleType, algo: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     discrete = module is rainbow_mcurl
-    more = ["resets.interval_updates=4", *(["rainbow.target_interval_agent_steps=2"] if discrete else [])]
-    agent, buffer = make_learner(module, algo, tmp_path, *more)
+    agent, buffer = make_learner(module, algo, tmp_path)
+    agent.resets = Resets(4)
     encoder = agent.policy.network.encoder if discrete else agent.policy.encoder
     trained = {"encoder": next(encoder.parameters()), "task": agent.task.own_parameters()[-1]}
     for number in range(6):  # a reset after the fourth
