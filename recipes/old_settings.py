@@ -22,7 +22,15 @@ LATER_IN_PPO = {
 LATER_IN_ALL = LATER_IN_PPO | {"encoder": asdict(EncoderStartConfig()), "resets": asdict(ResetsConfig())}
 LATER_IN_SECTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "sac": LATER_IN_ALL | {"sac": {"auxiliary_encoder_warms_up": False, "auxiliary_max_gradient_norm": None}},
-    "rainbow": LATER_IN_ALL | {"rainbow": {"priorities": "cross_entropy", "rescale": False, "target_tau": 1.0}},
+    "rainbow": LATER_IN_ALL
+    | {
+        "rainbow": {
+            "priorities": "cross_entropy",
+            "rescale": False,
+            "target_tau": 1.0,
+            "act_with_target": False,
+        }
+    },
     "ppo": LATER_IN_PPO,
 }  # the agent's section, then the sections with such settings
 OLD_AUGMENTATIONS = {

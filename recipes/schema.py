@@ -147,6 +147,7 @@ class RainbowConfig:
     updates_per_agent_step: int = 1  # number of updates per agent step, from the first update on
     target_interval_agent_steps: int = 2000  # number of agent steps between two copies to the target network
     target_tau: float = 1.0  # below 1: a Polyak update of the target network at each update, instead of copies
+    act_with_target: bool = False  # whether the target network acts, in training and evaluations, and is what is saved
 
 
 @dataclass

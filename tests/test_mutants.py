@@ -873,9 +873,23 @@ MUTANTS = [
     Mutant(
         "the online network's noise is never drawn again",
         "agents/rainbow.py",
-        "self.policy.reset_noise()  # to act",
+        "self.network.reset_noise()  # to act",
         "pass  # to act",
         RAINBOW_ORDER,
+    ),
+    Mutant(
+        "the target network that acts has the same noise in all steps",
+        "agents/rainbow.py",
+        "                self.policy.reset_noise()",
+        "                pass",
+        "tests/agents/test_acting_with_target.py",
+    ),
+    Mutant(
+        "the target network that acts is a copy that does not follow",
+        "agents/rainbow.py",
+        '.get(tuple(name.split("."))).data\n',
+        '.get(tuple(name.split("."))).data.clone()\n',
+        "tests/agents/test_acting_with_target.py",
     ),
     Mutant(
         "the target network's noise is never drawn again",
@@ -1419,8 +1433,8 @@ MUTANTS = [
     Mutant(
         "ranks draw noise of their own",
         "agents/rainbow.py",
-        "with self.ranks.same_draws():\n            self.policy.reset_noise()",
-        "with ALONE.same_draws():\n            self.policy.reset_noise()",
+        "with self.ranks.same_draws():\n            self.network.reset_noise()",
+        "with ALONE.same_draws():\n            self.network.reset_noise()",
         f"{RANKS}::test_updates_are_those_of_the_whole_batch[rainbow_mcurl-mcurl]",
     ),
     Mutant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -55,8 +56,15 @@ class RainbowAgent(Agent):
         max_gradient_norm (float, optional): larger gradients are scaled down to it. Defaults to 10; None: no clipping.
         target_tau (float): below 1, the target network follows at each update, ``target <- tau * network + (1 - tau) *
             target``, and is never copied. Defaults to 1: it is copied at intervals.
+        act_with_target (bool): whether the target network acts, in training and in evaluations, as in SR-SPR. Its noise
+            to act with is drawn once per agent step, too. Defaults to False: the online network acts.
         ranks (Ranks): the ranks that learn together, each from its share of every batch. Noise is the same on all.
             Defaults to one process.
+
+    Attributes:
+        policy (RainbowPolicy): the network that acts, and is needed after training: the given policy or, with
+            ``act_with_target``, another one with the parameters of the target network.
+        network (RainbowNetwork): the network that learns.
 
     Raises:
         ValueError: on numbers out of range, and if the agent would never explore.
@@ -103,6 +111,7 @@ class RainbowAgent(Agent):
         adam_eps: float = 1.5e-4,
         max_gradient_norm: float | None = 10.0,
         target_tau: float = 1.0,
+        act_with_target: bool = False,
         ranks: Ranks = ALONE,
     ) -> None:
         for name, rate in (("lr", lr), ("adam_eps", adam_eps)):
@@ -118,12 +127,14 @@ class RainbowAgent(Agent):
             check_number(name, share, least=0, most=1)
         if not policy.settings["noisy"] and epsilon_end == 0:
             raise ValueError("epsilon_end=0 with noisy=false would never explore; set it to 0.01, say")
-        self.policy = policy
+        self.network = policy.network
+        self.act_with_target = act_with_target
+        self.policy = _with_target_of(value, policy) if act_with_target else policy
         self.value = value
         self.ranks = value.ranks = ranks
         self.task = NoTask(policy.network.encoder) if task is None else task
         self.sampler = sampler
-        self.explorer = RainbowExplorer(policy, random_action, epsilon_begin)
+        self.explorer = RainbowExplorer(self.policy, random_action, epsilon_begin)
         self.first_update_step = first = check_count("first_update_agent_steps", first_update_agent_steps)
         self.updates_per_agent_step = check_count("updates_per_agent_step", updates_per_agent_step)
         self.target_interval = check_count("target_interval_agent_steps", target_interval_agent_steps)
@@ -148,7 +159,9 @@ class RainbowAgent(Agent):
     def begin_step(self, step: int) -> None:
         """Draws the online noise of the step, and sets epsilon and beta."""
         with self.ranks.same_draws():
-            self.policy.reset_noise()  # to act with, and for the first update
+            self.network.reset_noise()  # to act with, and for the first update
+            if self.act_with_target:
+                self.policy.reset_noise()
         self._update = max(0, step - self.first_update_step) * self.updates_per_agent_step
         self.epsilon = self._epsilon_of(step)
         self.explorer.epsilon.fill_(self.epsilon)
@@ -164,7 +177,7 @@ class RainbowAgent(Agent):
         """Takes one update: one loss for Rainbow and the auxiliary task, one step of one Adam."""
         with self.ranks.same_draws():
             if self._update % self.updates_per_agent_step:  # not the first update of the step
-                self.policy.reset_noise()
+                self.network.reset_noise()
             self.value.reset_target_noise()
         metrics = dict(self.compute(self.value, batch).items()) | {"td_error": batch["td_error"].mean()}
         metrics |= dict(self.compute(self.task, views).items())
@@ -178,9 +191,9 @@ class RainbowAgent(Agent):
         if measure:
             assert norm is not None
             metrics["gradient_norm"] = norm  # of all parameters, before clipping
-            metrics["gradient_norm_encoder_clipped"] = gradient_norm(self.policy.network.encoder.parameters())
+            metrics["gradient_norm_encoder_clipped"] = gradient_norm(self.network.encoder.parameters())
             with torch.no_grad():
-                latents = self.ranks.gather(self.policy.network.encoder.features(batch["pixels"]))
+                latents = self.ranks.gather(self.network.encoder.features(batch["pixels"]))
             metrics |= {"latent_spread": latent_spread(latents), "latent_rank": effective_rank(latents)}
         self._update += 1
         if self.resets is not None and self.resets.due(self._update):
@@ -209,7 +222,7 @@ class RainbowAgent(Agent):
 
         The schedule of the task's learning rate starts again.
         """
-        network = self.policy.network
+        network = self.network
         keep = part_to_keep(network.encoder, keep)
         shrink_and_perturb(network.encoder, keep)
         shrink_and_perturb(network.head, 0.0)
@@ -227,3 +240,11 @@ class RainbowAgent(Agent):
         """Returns the loss with its target network, the task, the optimizer and the schedule."""
         schedules = {} if self.schedule is None else {"adam": self.schedule}
         return {"value": self.value, "task": self.task, **named_parts({"adam": self.optimizer}, schedules)}
+
+
+def _with_target_of(value: CategoricalDQNLoss | ExpectedDQNLoss, policy: RainbowPolicy) -> RainbowPolicy:
+    """Returns a policy that shares the parameters of the loss's target network, and has noise of its own."""
+    acting = copy.deepcopy(policy).requires_grad_(False)
+    for name, parameter in acting.network.named_parameters():
+        parameter.data = value.target_value_network_params.get(tuple(name.split("."))).data
+    return acting

@@ -162,6 +162,7 @@ def test_the_other_rainbows_differ_where_they_do():
     }
     assert {name.removeprefix("rainbow.") for name in sr_spr} - {name.removeprefix("rainbow.") for name in spr} == {
         *("hidden_dim", "noisy", "epsilon_end", "epsilon_decay_agent_steps", "target_tau", "resets.interval_updates"),
+        "act_with_target",
     }
 
 
