@@ -12,8 +12,8 @@ from mcurl_torchrl.training import Checkpoints, RunDirectory, RunDirectoryInUse,
 from recipes.resuming import flat, saved_config
 from recipes.suites.definition import PlannedRun
 
-# Settings in which a run may differ from the suite's plan: they do not affect learning, or the folder's name has them.
-NOT_COMPARED = ("threads", "device", "logging", "seed")
+# Settings in which a run may differ from the suite's plan: they do not affect learning.
+NOT_COMPARED = ("threads", "device", "logging")
 
 Stage = Literal["missing", "unsaved", "interrupted", "finished", "in use", "refused"]
 

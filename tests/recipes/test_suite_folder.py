@@ -108,6 +108,15 @@ def test_a_run_with_other_settings(run: RunDirectory):
     assert found.stage == "refused" and "sac.gamma is 0.99, not 0.5" in found.reason
 
 
+def test_a_copy_of_a_run_is_not_the_run_of_another_seed(run: RunDirectory):
+    planned = PlannedRun("sac_mcurl", "gym", "rad", 2, (*SET[:-1], "seed=2"))
+    found = look(planned, run)
+    assert (found.stage, found.reason) == (
+        "refused",
+        "it holds a run with other settings, which is not changed: seed is 1, not 2",
+    )
+
+
 def test_a_setting_that_came_with_a_later_version_counts_where_it_is_set(run: RunDirectory):
     cfg = OmegaConf.load(run.config)
     del cfg.sac.gamma
