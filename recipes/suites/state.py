@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from omegaconf import OmegaConf
+
 from mcurl_torchrl.training import Checkpoints, RunDirectory, RunDirectoryInUse, tables
+from recipes.reports.runs import DAMAGED, FINISHED, read_outcome
 from recipes.resuming import flat, saved_config
 from recipes.suites.definition import PlannedRun
 
@@ -55,13 +58,27 @@ def _look(run: PlannedRun, directory: RunDirectory) -> Found:
         return Found("refused", f"it holds a run with other settings, which is not changed: {', '.join(differing)}")
     if used := user_of(directory):
         return Found("in use", used)
-    if read_result(directory).get("finished") is True:
-        return Found("finished")
+    if over := outcome(run, directory):
+        return over
     if Checkpoints(directory.checkpoints).latest() is not None:
         return Found("interrupted")
     if any(directory.checkpoints.glob("checkpoint-*")):
         return Found("refused", f"no checkpoint in {directory.checkpoints} can be read")
     return Found("unsaved")
+
+
+def outcome(run: PlannedRun, directory: RunDirectory) -> Found | None:
+    """Returns that a run is finished, or that its files contradict each other, as in a report; None before its end."""
+    if read_result(directory).get("finished") is not True:
+        return None
+    status, _, _, remarks = read_outcome(directory, OmegaConf.create(run.settings()))
+    if status == FINISHED:
+        return Found("finished")
+    if status == DAMAGED:
+        why = remarks[-1].removeprefix("left out: ")
+        again = f"to run it again, move or delete {directory.path}, and start the suite again"
+        return Found("refused", f"it does not count as finished, and is not changed: {why}; {again}")
+    return None  # it is now trained for longer
 
 
 def user_of(directory: RunDirectory) -> str | None:

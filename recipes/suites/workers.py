@@ -17,7 +17,7 @@ from recipes.command_line import quoted
 from recipes.suites.definition import PlannedRun
 from recipes.suites.processes import Launcher, NotStarted, Process
 from recipes.suites.provenance import RECIPES, now
-from recipes.suites.state import look, read_result
+from recipes.suites.state import look, outcome
 
 if TYPE_CHECKING:  # it needs this module
     from recipes.suites.board import Board
@@ -79,8 +79,9 @@ class Job:
     def end(self, code: int, retries: int, stopping: bool) -> None:
         """Sets the status after the process has ended."""
         self.process = None
-        if read_result(self.directory).get("finished") is True:
-            self.status, self.reason = "done", "" if code == 0 else self._why(code)
+        if over := outcome(self.run, self.directory):
+            self.status = "done" if over.stage == "finished" else "refused"
+            self.reason = over.reason or ("" if code == 0 else self._why(code))
         elif stopping:
             self.status, self.reason = "stopped", "" if code in STOPPED else self._why(code)
         else:

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from mcurl_torchrl.training import RunDirectory, tables
 from recipes import suite as script
 from recipes.command_line import BadCommand
+from recipes.reports.runs import find_runs
 from recipes.suites import provenance
 from recipes.suites.board import Board
 from recipes.suites.definition import PlannedRun, read_suite
@@ -74,6 +75,39 @@ def test_a_run_that_was_interrupted(run: RunDirectory):
     assert look(PLANNED, run).stage == "interrupted"
     run.result.write_text("{")  # a damaged result is none
     assert look(PLANNED, run).stage == "interrupted"
+
+
+def first_lines(file: Path, count: int) -> None:
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:count]))
+
+
+def test_a_finished_run_whose_files_contradict_each_other_does_not_count(run: RunDirectory):
+    rows = tables.read(run.eval.path)
+    assert [row["env_steps"] for row in rows] == [0, 30, 40]
+    first_lines(run.eval.path, 3)  # an incomplete copy: the last evaluation is missing
+    before = {file: file.read_bytes() for file in run.path.rglob("*.*") if file.is_file() and file.name != ".lock"}
+    job = Job(PLANNED, run)
+    job.start(Local(), nice=0)
+    assert job.status == "refused" and job.process is None
+    assert job.reason == (
+        "it does not count as finished, and is not changed: eval.csv ends at 30 env steps, result.json says 40; to "
+        f"run it again, move or delete {run.path}, and start the suite again"
+    )
+    assert before == {file: file.read_bytes() for file in before}
+    (only,) = find_runs([run.path]).runs  # a report leaves it out for the same reason
+    assert only.remarks[0] == "left out: eval.csv ends at 30 env steps, result.json says 40"
+    job.end(0, retries=2, stopping=False)  # found when the process of the run has ended
+    assert job.status == "refused"
+    run.eval.path.unlink()
+    assert "eval.csv is missing or empty" in look(PLANNED, run).reason
+
+
+def test_a_finished_run_that_is_now_trained_for_longer_is_not_finished(run: RunDirectory):
+    cfg = OmegaConf.load(run.config)
+    cfg.total_env_steps = 80
+    run.write_config(OmegaConf.to_yaml(cfg))
+    longer = PlannedRun("sac_mcurl", "gym", "rad", 1, (*SET, "total_env_steps=80"))
+    assert look(longer, run).stage == "interrupted"
 
 
 def test_a_run_without_a_checkpoint_begins_anew(run: RunDirectory):
