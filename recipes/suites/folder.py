@@ -19,18 +19,30 @@ def note_start(suite: Suite) -> None:
     """Writes ``suite.yaml``: the suite, and the time and the commit of each start.
 
     Raises:
-        BadCommand: if the folder holds another suite, or runs that this suite does not have.
+        BadCommand: as :func:`read_folder`.
     """
-    file = suite.folder / "suite.yaml"
-    before = _read(file) if file.exists() else None
+    file, before = suite.folder / "suite.yaml", read_folder(suite)
     this_start = {"started": now(), "commit": current_commit()}
     if before is not None:
-        _check_same(suite, file, before)
         again = [*before.get("continued", []), this_start]
         this_start = {"started": before.get("started"), "commit": before.get("commit"), "continued": again}
     content = {"name": suite.name, **suite.to_plain(), **this_start}
     suite.folder.mkdir(parents=True, exist_ok=True)
     write_file(file, OmegaConf.to_yaml(content).encode())
+
+
+def read_folder(suite: Suite) -> dict[str, Any] | None:
+    """Reads the ``suite.yaml`` of a suite's folder; None if there is none yet.
+
+    Raises:
+        BadCommand: if the folder holds another suite, or runs that this suite does not have, or if the file is damaged.
+    """
+    file = suite.folder / "suite.yaml"
+    if not file.exists():
+        return None
+    before = _read(file)
+    _check_same(suite, file, before)
+    return before
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, catch_stop_s
 from recipes.command_line import BadCommand
 from recipes.suites.board import Board
 from recipes.suites.definition import PlannedRun, Suite
-from recipes.suites.folder import note_start
+from recipes.suites.folder import note_start, read_folder
 from recipes.suites.processes import Launcher
 from recipes.suites.provenance import current_commit, files_that_differ
 from recipes.suites.workers import Job, work
@@ -50,7 +50,8 @@ def run(suite: Suite, runs: list[PlannedRun], launcher: Launcher, *, at_once: in
 
 
 def show_plan(suite: Suite, runs: list[PlannedRun]) -> int:
-    """Prints the action for each run: start, resume, skip or wait."""
+    """Prints the action for each run: start, resume, skip or wait; refuses a folder that the suite cannot use."""
+    read_folder(suite)
     doing = {"missing": "start", "unsaved": "start anew", "interrupted": "resume", "finished": "skip", "in use": "wait"}
     for job in make_jobs(suite, runs):
         stage = job.look()

@@ -308,6 +308,21 @@ def test_two_suites_in_one_folder(tmp_path: Path):
     assert (tmp_path / "runs" / "suite.yaml").read_bytes() == before
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_dry_run_refuses_a_folder_in_the_words_of_a_start(damaged: bool, tmp_path: Path):
+    note_start(write(tmp_path))
+    write(tmp_path, name="other")
+    if damaged:
+        (tmp_path / "runs" / "suite.yaml").write_text("name: other\n")
+    before, said = (tmp_path / "runs" / "suite.yaml").read_bytes(), []
+    for options in ([], ["dry_run=true"]):
+        with pytest.raises(BadCommand, match="is damaged" if damaged else "give other another suite.dir") as raised:
+            script.main([f"suite={tmp_path}/other.yaml", f"suite.dir={tmp_path}/runs", *options])
+        said.append(str(raised.value))
+    assert said[0] == said[1]
+    assert (tmp_path / "runs" / "suite.yaml").read_bytes() == before
+
+
 def test_a_damaged_suite_yaml(tmp_path: Path):
     note_start(write(tmp_path))
     (tmp_path / "runs" / "suite.yaml").write_text("name: small\n")
