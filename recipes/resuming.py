@@ -19,6 +19,7 @@ from mcurl_torchrl.training import Checkpoints, RunDirectory
 from recipes import console
 from recipes.command_line import AUTO, BadCommand, check_recipe, quoted
 from recipes.old_settings import as_of_today
+from recipes.yaml_errors import in_words
 
 # Settings that are not compared when a run is resumed, because they do not affect its numbers.
 NOT_COMPARED = ("resume", "resume_changed", "logging.progress")
@@ -112,7 +113,7 @@ def saved_config(directory: RunDirectory) -> Any:
     try:
         saved = OmegaConf.to_container(OmegaConf.load(directory.config))
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
-        raise BadCommand(f"resume={directory.path}: {directory.config.name} cannot be read: {error}") from None
+        raise BadCommand(f"resume={directory.path}: {directory.config.name} cannot be read: {in_words(error)}") from None
     return as_of_today(saved) if isinstance(saved, dict) else saved
 
 

@@ -19,6 +19,7 @@ import yaml
 
 from recipes.command_line import BadCommand, answer, did_you_mean
 from recipes.suites.definition import find_suite, read_suite, suite_names
+from recipes.yaml_errors import in_words
 
 EXPERIMENT_KEYS = ("envs", "algos", "seeds", "overrides")
 
@@ -106,7 +107,7 @@ def read_value(argument: str, typed: str) -> Any:
     try:
         return yaml.safe_load(typed)
     except yaml.YAMLError as error:
-        raise BadCommand(f"{argument} cannot be read: {error}") from None
+        raise BadCommand(f"{argument} cannot be read: {in_words(error)}") from None
 
 
 def describe_options() -> str:

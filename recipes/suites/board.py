@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from time import monotonic
 
+from recipes.suites.definition import how_many
 from recipes.suites.provenance import marks
 from recipes.suites.state import progress_in, read_result
 from recipes.suites.workers import Job
@@ -71,7 +72,7 @@ class Board:
     def _counts(self, jobs: list[Job]) -> str:
         counted = Counter(job.status for job in jobs)
         listed = ", ".join(f"{counted[status]} {status}" for status in STATUSES if counted[status])
-        return f"{self._name}: {len(jobs)} runs: {listed}"
+        return f"{self._name}: {how_many(jobs)}: {listed}"
 
     def _event(self, job: Job) -> str:
         word, more = str(job.status), f"  {job.reason}" if job.reason else ""

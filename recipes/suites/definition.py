@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,6 +20,7 @@ from yaml import YAMLError
 
 from recipes.command_line import CONF, BadCommand, as_whole_number, check_overrides, config_folder, did_you_mean
 from recipes.schema import PPORecipeConfig, RainbowRecipeConfig, SACRecipeConfig
+from recipes.yaml_errors import in_words
 
 SCHEMAS = {"ppo_mcurl": PPORecipeConfig, "rainbow_mcurl": RainbowRecipeConfig, "sac_mcurl": SACRecipeConfig}
 SUITES = CONF / "suite"
@@ -119,6 +120,11 @@ class Suite:
         return {"experiments": kept, **({"declared": self.declared} if self.declared else {})}
 
 
+def how_many(things: Sized, noun: str = "run") -> str:
+    """Returns ``"1 run"``, ``"2 runs"``, and so on."""
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+
+
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +173,7 @@ def _read_yaml(file: Path) -> dict[str, Any]:
     try:
         content = OmegaConf.to_container(OmegaConf.load(file))
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
-        raise BadCommand(f"{file} cannot be read: {error}") from None
+        raise BadCommand(f"{file} cannot be read: {in_words(error)}") from None
     if not isinstance(content, dict):
         raise BadCommand(f"{file} is not a suite: it must have a list of experiments")
     return content

@@ -11,8 +11,9 @@ from yaml import YAMLError
 
 from mcurl_torchrl.files import write_file
 from recipes.command_line import BadCommand
-from recipes.suites.definition import Experiment, Suite
+from recipes.suites.definition import Experiment, Suite, how_many
 from recipes.suites.provenance import current_commit, now
+from recipes.yaml_errors import in_words
 
 
 def note_start(suite: Suite) -> None:
@@ -48,10 +49,12 @@ def read_folder(suite: Suite) -> dict[str, Any] | None:
 def _read(file: Path) -> dict[str, Any]:
     try:
         content = OmegaConf.to_container(OmegaConf.load(file))
-        assert isinstance(content, dict)
+        if not isinstance(content, dict):
+            raise ValueError("it is no suite")
         content["runs"] = {run.name for one in content["experiments"] for run in Experiment(**one).runs()}
-    except (OSError, ValueError, KeyError, TypeError, AssertionError, YAMLError, OmegaConfBaseException) as error:
-        raise BadCommand(f"{file} is damaged: {error}. Remove it and start again: the runs are not affected") from None
+    except (OSError, ValueError, KeyError, TypeError, YAMLError, OmegaConfBaseException) as error:
+        why = in_words(error)
+        raise BadCommand(f"{file} is damaged: {why}. Remove it and start again: the runs are not affected") from None
     return content
 
 
@@ -60,6 +63,6 @@ def _check_same(suite: Suite, file: Path, before: dict[str, Any]) -> None:
         raise BadCommand(f"{suite.folder} holds the suite {before.get('name')}; give {suite.name} another suite.dir")
     if gone := sorted(before["runs"] - {run.name for run in suite.runs()}):
         raise BadCommand(
-            f"{suite.folder} holds the suite {suite.name} with {len(gone)} more runs, such as {gone[0]}; keep these "
-            f"runs in the suite, use another suite.dir, or remove {file}"
+            f"{suite.folder} holds the suite {suite.name} with {how_many(gone)} more, such as {gone[0]}; keep "
+            f"{'it' if len(gone) == 1 else 'them'} in the suite, use another suite.dir, or remove {file}"
         )

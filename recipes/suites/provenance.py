@@ -11,7 +11,7 @@ from typing import Any
 
 from mcurl_torchrl.files import write_file
 from recipes.command_line import BadCommand
-from recipes.suites.definition import Suite
+from recipes.suites.definition import Suite, how_many
 
 RECIPES = Path(__file__).resolve().parents[1]
 CODE = ("mcurl_torchrl", "recipes")  # the folders whose code affects a run
@@ -56,7 +56,7 @@ def marks(manifest: Mapping[str, Any], declared: Mapping[str, str] | None) -> li
         commit = git_state.get("commit") or "unknown"
         differing = files_that_differ(declared["commit"], commit)
         if differing is None or differing:
-            which = f"; {len(differing)} files differ: {_few(differing)}" if differing else ""
+            which = f"; {how_many(differing, 'file')} with differences: {_few(differing)}" if differing else ""
             found.append(f"of commit {commit[:7]}, not of the declared {declared['commit'][:7]}{which}")
         if git_state.get("dirty"):
             found.append("with uncommitted changes")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from mcurl_torchrl.training import RunDirectory, RunDirectoryInUse, catch_stop_signals
 from recipes.command_line import BadCommand
 from recipes.suites.board import Board
-from recipes.suites.definition import PlannedRun, Suite
+from recipes.suites.definition import PlannedRun, Suite, how_many
 from recipes.suites.folder import note_start, read_folder
 from recipes.suites.processes import Launcher
 from recipes.suites.provenance import current_commit, files_that_differ
@@ -33,7 +33,7 @@ def run(suite: Suite, runs: list[PlannedRun], launcher: Launcher, *, at_once: in
     """Runs these runs of a suite until all are done or the suite is stopped; returns the exit code."""
     jobs, board = make_jobs(suite, runs), Board(suite.name, suite.declared)
     others = len(suite.runs()) - len(jobs)
-    board.say(f"{suite.name}: {len(jobs)} runs{f' of {len(jobs) + others}' if others else ''} in {suite.folder}")
+    board.say(f"{suite.name}: {how_many(jobs)}{f' of {len(jobs) + others}' if others else ''} in {suite.folder}")
     for line in other_code(suite):
         board.say(line)
     for job in jobs:

@@ -125,8 +125,16 @@ def test_where_it_goes(tmp_path: Path):
         ("preset=smoke", "preset", ["preset"]),
         ("    overrides", "    variants: {a b: []}\n    overrides", ["variants", "letters"]),
         ("experiments:", "declared: {commit: abc}\nexperiments:", ["declared", "a commit and a time"]),
-        ("[1, 2]", "[1, 2", ["cannot be read"]),
-        ("    seeds: [1, 2]", "    seeds: [1]\n    seeds: [2]", ["cannot be read", "seeds"]),
+        (
+            "[1, 2]",
+            "[1, 2",
+            ["small.yaml cannot be read: line 7, column 14: expected ',' or ']', but got ':' (in the part that begins"],
+        ),
+        (
+            "    seeds: [1, 2]",
+            "    seeds: [1]\n    seeds: [2]",
+            ["cannot be read: line 7, column 5: found duplicate key seeds (in the part that begins in line 3)"],
+        ),
         (
             SMALL,
             SMALL + SMALL.replace("experiments:\n", ""),
@@ -159,7 +167,7 @@ def test_every_combination_is_checked(tmp_path: Path):
         (["suite=no/such.yaml"], ["no/such.yaml", "no such file"]),
         (["suite=smoke", "job=2"], ["job=2", "did you mean jobs"]),
         (["suite=smoke", "suite.seed=[1]"], ["suite.seeds"]),
-        (["suite=smoke", "suite.seeds=[1"], ["suite.seeds=[1 cannot be read"]),
+        (["suite=smoke", "suite.seeds=[1"], ["suite.seeds=[1 cannot be read: line 1, column 3: expected ',' or ']', but got the end"]),
         (["suite=smoke", "suite.seeds=3"], ["seeds=3", "list of whole numbers"]),
         (["suite=smoke", "jobs=0"], ["jobs=0", "at least 1"]),
         (["suite=smoke", "jobs=two"], ["jobs=two", "a whole number"]),

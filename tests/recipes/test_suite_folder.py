@@ -254,6 +254,12 @@ def test_lines_where_there_is_no_terminal(run: RunDirectory, monkeypatch: pytest
     assert "small: 2 runs: 1 done, 1 running\n  running   sac_mcurl/gym/rad-seed1" in stream.getvalue()
 
 
+def test_one_run_is_no_runs(run: RunDirectory, capsys: pytest.CaptureFixture):
+    Board("small").show([Job(PLANNED, run, "done")], now=True)
+    Board("small").show([Job(PLANNED, run, "done")] * 2, now=True)
+    assert capsys.readouterr().out.splitlines() == ["small: 1 run: 1 done", "small: 2 runs: 2 done"]
+
+
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
@@ -303,7 +309,7 @@ def test_two_suites_in_one_folder(tmp_path: Path):
     before = (tmp_path / "runs" / "suite.yaml").read_bytes()
     with pytest.raises(BadCommand, match="holds the suite small; give other another suite.dir"):
         note_start(write(tmp_path, name="other"))
-    with pytest.raises(BadCommand, match="1 more runs, such as sac_mcurl/cartpole-swingup/rad-seed1"):
+    with pytest.raises(BadCommand, match="small with 1 run more, such as .*/rad-seed1; keep it in"):
         note_start(write(tmp_path, YAML.replace("[1]", "[2]")))
     assert (tmp_path / "runs" / "suite.yaml").read_bytes() == before
 
@@ -325,9 +331,14 @@ def test_a_dry_run_refuses_a_folder_in_the_words_of_a_start(damaged: bool, tmp_p
 
 def test_a_damaged_suite_yaml(tmp_path: Path):
     note_start(write(tmp_path))
-    (tmp_path / "runs" / "suite.yaml").write_text("name: small\n")
-    with pytest.raises(BadCommand, match="suite.yaml is damaged.*Remove it"):
-        note_start(write(tmp_path))
+    for damaged, why in [
+        ("name: small\n", "it has no 'experiments'"),
+        ("- small\n", "it is no suite"),
+        ("name: small\nexperiments: [", "line 2, column 15: .*"),
+    ]:
+        (tmp_path / "runs" / "suite.yaml").write_text(damaged)
+        with pytest.raises(BadCommand, match=rf"suite.yaml is damaged: {why}\. Remove it"):
+            note_start(write(tmp_path))
 
 
 def test_one_suite_at_a_time(tmp_path: Path):
@@ -403,7 +414,7 @@ def test_runs_of_other_code_are_marked(repository: Path):
     other_code = commit(repository)
     assert marks(manifest(first), declared) == marks(manifest(same_code), declared) == []
     assert marks(manifest(other_code), None) == []
-    expected = f"of commit {other_code[:7]}, not of the declared {first[:7]}; 1 files differ: mcurl_torchrl/code.py"
+    expected = f"of commit {other_code[:7]}, not of the declared {first[:7]}; 1 file with differences: mcurl_torchrl/code.py"
     assert marks(manifest(other_code), declared) == [expected]
     assert marks(manifest(first, resumed=(same_code, other_code, other_code)), declared) == [expected]
     assert marks(manifest(first, dirty=True), declared) == ["with uncommitted changes"]
