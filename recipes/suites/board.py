@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from datetime import timedelta
 from time import monotonic
 
 from recipes.suites.definition import how_many
@@ -16,6 +15,8 @@ from recipes.suites.workers import Job
 
 TABLE_SECONDS, LINES_SECONDS = 1.0, 300.0
 UNDER_WAY, TROUBLED = {"running", "elsewhere", "stopped"}, {"failed", "refused"}
+HEADING = ("env steps", "return", "time left")
+SHORTEST_NAME = 12  # characters of a name that stay on a terminal of any width
 STATUSES = ("done", "running", "elsewhere", "waiting", "stopped", "failed", "refused")
 
 
@@ -50,14 +51,14 @@ class Board:
             return
         if self._live:
             width, height = shutil.get_terminal_size()
-            lines = [self._counts(jobs), *table(jobs, TROUBLED | UNDER_WAY)]
+            lines = [self._counts(jobs), *table(jobs, width - 1)]
             if len(lines) > height - 1:
                 lines = [*lines[: height - 2], f"... and {len(lines) - height + 2} more"]
             self._erase()
             print("\n".join(line[: width - 1] for line in lines), flush=True)
             self._drawn = len(lines)
         else:
-            self.say("\n".join([self._counts(jobs), *table(jobs, UNDER_WAY)]))  # failures were printed when they came
+            self.say("\n".join([self._counts(jobs), *lines_of(jobs)]))  # failures were printed when they came
         self._next = monotonic() + (TABLE_SECONDS if self._live else LINES_SECONDS)
 
     def leave(self) -> None:
@@ -94,20 +95,54 @@ class Board:
         return f"  ({'; '.join(found)})" if found else ""
 
 
-def table(jobs: list[Job], statuses: set[str]) -> list[str]:
-    """Returns a line for each run of these statuses."""
-    shown = [job for job in jobs if job.status in statuses]
+def lines_of(jobs: list[Job]) -> list[str]:
+    """Returns a line for each run that is under way."""
+    shown = [job for job in jobs if job.status in UNDER_WAY]
     width = max((len(job.run.name) for job in shown), default=0)
-    return [f"  {job.status:9} {job.run.name:{width}}  {_how_far(job)}" for job in shown]
+    lines = []
+    for job in shown:
+        steps, last_return, left = _how_far(job)
+        numbers = f"{steps:>9} env steps  return {last_return:>8}{f'  {left} left' if left else ''}"
+        lines.append(f"  {job.status:9} {job.run.name:{width}}  {numbers}")
+    return lines
 
 
-def _how_far(job: Job) -> str:
-    if job.status in ("failed", "refused"):
-        return job.reason.partition("\n")[0]
+def table(jobs: list[Job], width: int) -> list[str]:
+    """Returns a heading, and a line for each run that is under way or in trouble.
+
+    All numbers, or half a line of a reason, fit into ``width``: a name that is too long loses its beginning.
+    """
+    shown = [job for job in jobs if job.status in UNDER_WAY | TROUBLED]
+    numbers = {id(job): _how_far(job) for job in shown if job.status in UNDER_WAY}
+    columns = [*zip(HEADING, *numbers.values(), strict=True)] if numbers else []
+    widths = [max(map(len, column)) for column in columns]
+    room = min(width // 2, width - len("  elsewhere ") - sum(2 + cell for cell in widths))
+    names = [_shortened(job.run.name, max(room, SHORTEST_NAME)) for job in shown]
+    longest = max(map(len, names), default=0)
+
+    def line(status: str, name: str, cells: tuple[str, ...]) -> str:
+        aligned = (f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        return f"  {status:9} {name:{longest}}{''.join(aligned)}".rstrip()
+
+    lines = [line("", "", HEADING)] if numbers else []
+    for job, name in zip(shown, names, strict=True):
+        if id(job) in numbers:
+            lines.append(line(job.status, name, numbers[id(job)]))
+        else:
+            lines.append(f"  {job.status:9} {name:{longest}}  {job.reason.partition(chr(10))[0]}")
+    return lines
+
+
+def _how_far(job: Job) -> tuple[str, str, str]:
+    """Returns env steps, return and time left of a run as text."""
     progress = progress_in(job.directory, job.run.settings()["total_env_steps"])
-    steps = f"{progress.env_steps:>9,} of {progress.total:,} env steps"
-    left = "" if progress.seconds_left is None else f"  {timedelta(seconds=round(progress.seconds_left))} left"
-    return f"{steps}  return {_number(progress.last_return):>8}{left}"
+    seconds = None if progress.seconds_left is None else round(progress.seconds_left)
+    left = "" if seconds is None else f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return f"{progress.env_steps:,}/{progress.total:,}", _number(progress.last_return), left
+
+
+def _shortened(name: str, width: int) -> str:
+    return name if len(name) <= width else f"...{name[len(name) - width + 3 :]}"
 
 
 def _number(value: float | None) -> str:

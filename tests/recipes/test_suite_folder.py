@@ -22,7 +22,7 @@ from recipes.suites.definition import PlannedRun, read_suite
 from recipes.suites.folder import note_start
 from recipes.suites.processes import Local
 from recipes.suites.provenance import declare, marks
-from recipes.suites.state import look, progress_in
+from recipes.suites.state import Progress, look, progress_in
 from recipes.suites.workers import Job, last_message
 from tests.recipes.running import SMALL, train
 
@@ -214,17 +214,41 @@ def test_the_table_is_drawn_over_itself(run: RunDirectory, monkeypatch: pytest.M
     jobs = [Job(PLANNED, run, "running"), Job(PLANNED, run, "failed", reason="OSError: no\nmore"), Job(PLANNED, run)]
     board.show(jobs)
     result = json.loads(run.result.read_text())
-    counts, running, failed = stream.getvalue().splitlines()
+    counts, heading, running, failed = stream.getvalue().splitlines()
     assert counts == "small: 3 runs: 1 running, 1 waiting, 1 failed"
-    assert running.startswith("  running   sac_mcurl/gym/rad-seed1")
-    assert "40 of 40 env steps" in running and f"return {result['final_return']:8,.1f}" in running and "left" in running
+    assert heading.split() == ["env", "steps", "return", "time", "left"]
+    row = rf"  running   sac_mcurl/gym/rad-seed1      40/40  {result['final_return']:>6,.1f}    0:00:00"
+    assert running == row and len(heading) == len(running)
     assert failed == "  failed    sac_mcurl/gym/rad-seed1  OSError: no"
     board.show(jobs)  # too early
-    assert len(stream.getvalue().splitlines()) == 3
+    assert len(stream.getvalue().splitlines()) == 4
     time[0] = 1.0
     board.note(jobs[1])
-    assert "\x1b[3F\x1b[Jfailed    sac_mcurl/gym/rad-seed1  OSError: no\nmore\n" in stream.getvalue()
+    assert "\x1b[4F\x1b[Jfailed    sac_mcurl/gym/rad-seed1  OSError: no\nmore\n" in stream.getvalue()
     assert str(jobs[1].log) in stream.getvalue()
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(80, "..."), (120, "rainbow_mcurl/RoadRunner/")])
+def test_numbers_are_shown_beside_a_long_name(columns: int, shown: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", f"{columns}")
+    progress = Progress(9_876_543, 10_000_000, -12_345.6, 99 * 3600 + 61.7)
+    monkeypatch.setattr("recipes.suites.board.progress_in", lambda directory, total: progress)
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    overrides = ("env=RoadRunner", "preset=smoke", "threads=1")
+    long = PlannedRun("rainbow_mcurl", "RoadRunner", "mcurl_actions-interleaved", 1, overrides)
+    short = PlannedRun("rainbow_mcurl", "Pong", "mcurl", 1, overrides)
+    statuses = {"running": long, "elsewhere": short, "failed": long}
+    jobs = [Job(run, RunDirectory("nowhere"), status, "why" * 40) for status, run in statuses.items()]
+    Board("small").show(jobs)
+    Board("small").show(jobs[2:])
+    _, heading, *rows, _, alone = stream.getvalue().splitlines()
+    assert alone.count("why") >= 8 and shown in alone
+    numbers = "9,876,543/10,000,000  -12,345.6   99:01:02"
+    assert rows[0].endswith(f"interleaved-seed1  {numbers}") and rows[1].endswith(f"  {numbers}")
+    assert rows[0].startswith(f"  running   {shown}") and rows[1].startswith("  elsewhere ")
+    assert "/mcurl-seed1 " in rows[1] and "interleaved-seed1" in rows[2]
+    assert {len(heading), len(rows[0]), len(rows[1])} == {79 if columns == 80 else 112}
 
 
 def test_a_table_that_is_too_high_is_cut(run: RunDirectory, monkeypatch: pytest.MonkeyPatch):
