@@ -36,7 +36,7 @@ from recipes.schema import (
     ReplayConfig,
     ResetsConfig,
 )
-from recipes.value_checks import check_env
+from recipes.value_checks import check_augmentation, check_encoder, check_env
 
 MANY_UPDATES = 4  # per agent step: from here on a run without resets gets advice
 
@@ -219,13 +219,7 @@ def make_source(cfg: RecipeConfig, env: EnvBase, agent: SACAgent | RainbowAgent,
 
 def start_encoder(encoder: nn.Module, start: EncoderConfig | EncoderStartConfig, *, objective: str) -> None:
     """Loads the weights of ``encoder.init`` into an encoder, if it is set; call it before slow copies are made."""
-    if start.frozen and objective != "none":
-        raise ValueError(
-            f"encoder.frozen=true with objective={objective}: the auxiliary task would have nothing to train; choose "
-            "an algo without an auxiliary task, or encoder.frozen=false"
-        )
-    if start.frozen and start.init is None:
-        raise ValueError("encoder.frozen=true without encoder.init would freeze untrained weights")
+    check_encoder(start, objective=objective)
     if start.init is None:
         return
     try:
@@ -266,13 +260,11 @@ def make_augmentations(
 
     ``crop_size`` is the size of the encoder's input, if it is smaller than the image.
     """
+    if crop_size is None:
+        check_augmentation(augmentation)
     made = {}
     for part in ("batch", "views"):
         kind, scale = augmentation[part], augmentation[f"{part}_intensity"]
-        if kind == "crop" and crop_size is None:
-            raise ValueError(
-                f"augmentation.{part}=crop is for SAC, whose encoder takes a crop of the image; use shift or none"
-            )
         made[part] = make_augmentation(kind, intensity_scale=scale, crop_size=crop_size)
     return made
 

@@ -6,6 +6,7 @@ import importlib.util
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -60,6 +61,10 @@ def check_values(cfg: DictConfig) -> None:
         check_env(cfg.env)
         check_agent(cfg)
         check_observation(cfg)
+    if "augmentation" in cfg and never_crops(cfg):
+        check_augmentation(cfg.augmentation)
+    if "encoder" in cfg and "init" in cfg.encoder:
+        check_encoder(cfg.encoder, objective=cfg.objective.name)
     if "logging" in cfg:
         check_trackers(cfg.logging)
     if "total_env_steps" in cfg and cfg.total_env_steps < (least := max(cfg.env.action_repeat, 1)):
@@ -113,6 +118,33 @@ def check_observation(cfg: DictConfig) -> None:
             f"objective={objective['name']} with env.observation=state: this objective learns from images; use "
             "algo=state_sac, which has no objective, or env.observation=pixels"
         )
+
+
+def never_crops(cfg: DictConfig) -> bool:
+    """Tells whether the encoder of one of our recipes, or of pre-training, takes whole images only."""
+    return cfg.get("recipe") in ("rainbow_mcurl", "ppo_mcurl") or OmegaConf.select(cfg, "encoder.kind") == "atari"
+
+
+def check_augmentation(augmentation: Any) -> None:
+    """Refuses crops, for an encoder that takes whole images."""
+    for part in ("batch", "views"):
+        if augmentation[part] == "crop":
+            raise BadCommand(
+                f"augmentation.{part}=crop is for SAC, whose encoder takes a crop of the image; use shift or none"
+            )
+
+
+def check_encoder(encoder: Any, *, objective: str) -> None:
+    """Refuses an encoder file that is not there, and a frozen encoder without a file or with an auxiliary task."""
+    if encoder.frozen and objective != "none":
+        raise BadCommand(
+            f"encoder.frozen=true with objective={objective}: the auxiliary task would have nothing to train; choose "
+            "an algo without an auxiliary task, or encoder.frozen=false"
+        )
+    if encoder.frozen and encoder.init is None:
+        raise BadCommand("encoder.frozen=true without encoder.init would freeze untrained weights")
+    if encoder.init is not None and not Path(encoder.init).is_file():
+        raise BadCommand(f"encoder.init={encoder.init}: there is no encoder file {encoder.init}")
 
 
 def check_trackers(logging: Any) -> None:

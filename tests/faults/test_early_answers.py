@@ -123,6 +123,12 @@ def test_help_needs_no_torch(tmp_path: Path, script: str, argument: str) -> None
             "env=gym env.id=Some-v0 algo=state_sac",
             "env.observation=state, which algo=state_sac sets, is for",
         ),
+        ("rainbow_mcurl", "augmentation=crop", "augmentation.batch=crop is for SAC, whose encoder takes a crop of the"),
+        ("ppo_mcurl", "augmentation.views=crop", "augmentation.views=crop is for SAC"),
+        ("pretrain", "agent=rainbow augmentation=crop", "augmentation.batch=crop is for SAC"),
+        ("sac_mcurl", "encoder.init=missing.pt", "encoder.init=missing.pt: there is no encoder file missing.pt"),
+        ("rainbow_mcurl", "encoder.frozen=true", "encoder.frozen=true with objective=mcurl: the auxiliary task would"),
+        ("ppo_mcurl", "algo=ppo encoder.frozen=true", "encoder.frozen=true without encoder.init would freeze"),
         ("sac_mcurl", "algo=curl env.observation=state", "objective=curl with env.observation=state: this objective"),
     ],
 )

@@ -120,6 +120,8 @@ def test_where_it_goes(tmp_path: Path):
         ("preset=smoke", "sac.hiden_dim=3", ["'sac.hiden_dim'", "did you mean sac.hidden_dim"]),
         ("preset=smoke", "total_env_steps=many", ["total_env_steps", "many"]),
         ("preset=smoke", "total_env_steps=0", ["total_env_steps=0"]),
+        ("preset=smoke", "encoder.init=missing.pt", ["encoder.init=missing.pt: there is no encoder file"]),
+        ("preset=smoke", "encoder.frozen=true", ["algo=mcurl", "encoder.frozen=true with objective=mcurl"]),
         ("preset=smoke", "seed=3", ["seed=3: the suite sets seed itself"]),
         ("preset=smoke", '"sac.hidden_dim=3,4"', ["several values", "variants"]),
         ("preset=smoke", "preset", ["preset"]),
