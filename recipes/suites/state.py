@@ -119,6 +119,12 @@ def read_result(directory: RunDirectory) -> dict[str, Any]:
     return {}
 
 
+def trained(directory: RunDirectory) -> bool:
+    """Tells whether a run's folder has a step of training: a checkpoint after the start, or a row of ``metrics.csv``."""
+    latest = Checkpoints(directory.checkpoints).latest()
+    return (latest is not None and latest.step > 0) or directory.metrics.path.is_file()
+
+
 def progress_in(directory: RunDirectory, total: int) -> Progress:
     """Reads the progress of a run with ``total`` env steps from its files."""
     result, rows = read_result(directory), []

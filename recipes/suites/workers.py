@@ -17,7 +17,7 @@ from recipes.command_line import quoted
 from recipes.suites.definition import PlannedRun
 from recipes.suites.processes import Launcher, NotStarted, Process
 from recipes.suites.provenance import RECIPES, now
-from recipes.suites.state import look, outcome
+from recipes.suites.state import look, outcome, trained
 
 if TYPE_CHECKING:  # it needs this module
     from recipes.suites.board import Board
@@ -27,6 +27,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, si
 STOPPED = (*(128 + number for number in STOP_SIGNALS), *(-number for number in STOP_SIGNALS))  # negative: very early
 CHECK_SECONDS = 0.5  # the time between two looks at the processes
 KILLED_SECONDS = 10.0  # how long to wait for killed processes; a process on another machine may take longer
+TWICE = "          (the same error twice, and no step was recorded: it is not tried again now)"
 LITTLE_SPACE = 2**28  # bytes: with less free space, a message about a failed run includes the free space
 
 
@@ -41,6 +42,7 @@ class Job:
     attempts: int = 0
     process: Process | None = None
     log_begin: int = 0
+    fault: str = ""  # the message of the last attempt, if nothing was trained in it
 
     @property
     def log(self) -> Path:
@@ -85,8 +87,13 @@ class Job:
         elif stopping:
             self.status, self.reason = "stopped", "" if code in STOPPED else self._why(code)
         else:
-            self.status = "waiting" if self.attempts <= retries else "failed"
-            self.reason = self._why(code)
+            self.reason, before = self._why(code), self.fault
+            # Where no step was recorded, another attempt does the same again. A killed process has no message.
+            self.fault = self.reason if code > 0 and not trained(self.directory) else ""
+            hopeless = self.fault != "" and self.fault == before
+            self.status = "failed" if hopeless or self.attempts > retries else "waiting"
+            if hopeless and self.attempts <= retries:
+                self.reason += f"\n{TWICE}"
 
     def _why(self, code: int) -> str:
         """Returns the reason why a process ended, from its exit code and its part of the log."""

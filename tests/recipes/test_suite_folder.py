@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
@@ -301,6 +302,53 @@ def test_one_run_is_no_runs(run: RunDirectory, capsys: pytest.CaptureFixture):
 )
 def test_the_reason_of_a_failure_is_what_was_said_last(said: str, expected: str):
     assert last_message(said) == expected
+
+
+class Failing:
+    """A launcher whose runs end at once, each with the next of some exit codes and messages."""
+
+    def __init__(self, *ends: tuple[int, str]) -> None:
+        self._ends = iter(ends)
+
+    def start(self, command: list[str], log: Path, **how: object) -> SimpleNamespace:
+        code, said = next(self._ends)
+        with open(log, "a") as output:
+            output.write(f"agent step 0\n{said}\n")
+        return SimpleNamespace(poll=lambda: code)
+
+
+WRONG, OTHER = (1, "ValueError: x=0; it must be 1"), (1, "ValueError: y=0; it must be 1")
+HOPELESS = f"{WRONG[1]}\n          (the same error twice, and no step was recorded: it is not tried again now)"
+
+
+@pytest.mark.parametrize(
+    ("ends", "attempts", "reason"),
+    [
+        ([WRONG, WRONG], 2, HOPELESS),
+        ([OTHER, WRONG, WRONG], 3, HOPELESS),
+        ([WRONG, OTHER, WRONG, OTHER], 4, OTHER[1]),
+        ([(-9, ""), (-9, ""), (-9, ""), (-9, "")], 4, "killed by SIGKILL"),  # out of memory, for example
+        ([WRONG, (-9, ""), WRONG, OTHER], 4, OTHER[1]),
+    ],
+)
+def test_an_error_that_comes_again_before_the_first_step_is_the_last(
+    ends: list[tuple[int, str]], attempts: int, reason: str, tmp_path: Path
+):
+    job = Job(PLANNED, RunDirectory(tmp_path / "rad-seed1"))
+    launcher = Failing(*ends)
+    while job.status == "waiting":
+        job.start(launcher, nice=0)
+        job.end(job.process.poll(), retries=3, stopping=False)
+    assert (job.status, job.attempts, job.reason) == ("failed", attempts, reason)
+
+
+def test_a_run_that_has_learned_something_is_tried_as_often_as_ever(run: RunDirectory):
+    unfinish(run)
+    job = Job(PLANNED, run)
+    for attempt in (1, 2, 3):
+        job.start(Failing(WRONG), nice=0)
+        job.end(1, retries=2, stopping=False)
+        assert (job.status, job.reason) == ("waiting" if attempt < 3 else "failed", WRONG[1])
 
 
 # -- suite.yaml --------------------------------------------------------------------------------------------------------
