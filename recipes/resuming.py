@@ -113,7 +113,9 @@ def saved_config(directory: RunDirectory) -> Any:
     try:
         saved = OmegaConf.to_container(OmegaConf.load(directory.config))
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
-        raise BadCommand(f"resume={directory.path}: {directory.config.name} cannot be read: {in_words(error)}") from None
+        raise BadCommand(
+            f"resume={directory.path}: {directory.config.name} cannot be read: {in_words(error)}"
+        ) from None
     return as_of_today(saved) if isinstance(saved, dict) else saved
 
 

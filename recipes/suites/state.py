@@ -120,7 +120,7 @@ def read_result(directory: RunDirectory) -> dict[str, Any]:
 
 
 def trained(directory: RunDirectory) -> bool:
-    """Tells whether a run's folder has a step of training: a checkpoint after the start, or a row of ``metrics.csv``."""
+    """Tells whether a run's folder has a step of training: a checkpoint after step 0, or a row of ``metrics.csv``."""
     latest = Checkpoints(directory.checkpoints).latest()
     return (latest is not None and latest.step > 0) or directory.metrics.path.is_file()
 

@@ -486,7 +486,9 @@ def test_runs_of_other_code_are_marked(repository: Path):
     other_code = commit(repository)
     assert marks(manifest(first), declared) == marks(manifest(same_code), declared) == []
     assert marks(manifest(other_code), None) == []
-    expected = f"of commit {other_code[:7]}, not of the declared {first[:7]}; 1 file with differences: mcurl_torchrl/code.py"
+    expected = (
+        f"of commit {other_code[:7]}, not of the declared {first[:7]}; 1 file with differences: mcurl_torchrl/code.py"
+    )
     assert marks(manifest(other_code), declared) == [expected]
     assert marks(manifest(first, resumed=(same_code, other_code, other_code)), declared) == [expected]
     assert marks(manifest(first, dirty=True), declared) == ["with uncommitted changes"]
