@@ -46,18 +46,24 @@ from recipes.resuming import already_finished, continues, how_to_resume, prepare
 from recipes.value_checks import check_values
 
 Train = Callable[[Any, TrainingRun], None]
+Check = Callable[[Any], None]
 
 
 class JobFailed(Exception):
     """A job of a sweep failed. Hydra runs the other jobs, and raises this error at the end."""
 
 
-def recipe(train: Train, *, config_name: str, schema: type, learns_on_ranks: bool = False) -> None:
-    """Trains a run with the settings of the command line; together with the other ranks if torchrun started several."""
+def recipe(
+    train: Train, *, config_name: str, schema: type, check: Check | None = None, learns_on_ranks: bool = False
+) -> None:
+    """Trains a run with the settings of the command line; together with the other ranks if torchrun started several.
+
+    ``check`` raises a ValueError for settings that do not fit together. It is called before anything is made.
+    """
 
     def job(cfg: DictConfig) -> None:
         config = HydraConfig.get()
-        run_job(train, cfg, RunDirectory(config.runtime.output_dir), list(config.overrides.task), ranks)
+        run_job(train, cfg, RunDirectory(config.runtime.output_dir), list(config.overrides.task), ranks, check)
 
     with joined_ranks(allowed=learns_on_ranks) as ranks:
         if ranks.leads:
@@ -130,9 +136,16 @@ def launch(job: Callable[[DictConfig], None], *, config_name: str, schema: type)
 # -- a run -------------------------------------------------------------------------------------------------------------
 
 
-def run_job(train: Train, cfg: DictConfig, directory: RunDirectory, overrides: list[str], ranks: Ranks = ALONE) -> None:
+def run_job(
+    train: Train,
+    cfg: DictConfig,
+    directory: RunDirectory,
+    overrides: list[str],
+    ranks: Ranks = ALONE,
+    check: Check | None = None,
+) -> None:
     """Trains in a run directory, from its beginning or from its last checkpoint."""
-    check_settings(cfg, ranks)
+    check_settings(cfg, ranks, check)
     try:
         with directory.lock(), catch_stop_signals() as stop:
             run_locked(train, cfg, directory, overrides, stop, ranks)
@@ -212,12 +225,14 @@ def follow(train: Train, ranks: Ranks) -> None:
         sys.exit(stop.exit_code)
 
 
-def check_settings(cfg: DictConfig, ranks: Ranks = ALONE) -> None:
-    """Refuses values outside their bounds, and settings that do not work on this machine or with these ranks."""
+def check_settings(cfg: DictConfig, ranks: Ranks = ALONE, check: Check | None = None) -> None:
+    """Refuses values outside their bounds, and settings that do not work here, with these ranks or with each other."""
     try:
         make_computing(cfg, pick_device(cfg.device, ranks))  # first: it says why precision=float16 is no choice
         check_values(cfg)
         check_ranks(cfg, ranks)
+        if check is not None:
+            check(cfg)
     except ValueError as error:
         raise BadCommand(str(error)) from None
 

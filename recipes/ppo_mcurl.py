@@ -45,7 +45,6 @@ from recipes.launch import recipe
 
 
 def train(cfg: PPORecipeConfig, run: TrainingRun) -> None:
-    check_steps(cfg)
     seed_everything(cfg.seed)
     num_inline = cfg.ppo.num_envs if cfg.collector.backend == "inline" else 1
     envs = [make_env(cfg.env, training=True) for _ in range(num_inline)]
@@ -73,7 +72,7 @@ def train(cfg: PPORecipeConfig, run: TrainingRun) -> None:
         run.finish_step(step, agent.exploit, evaluation_envs)
 
 
-def check_steps(cfg: PPORecipeConfig) -> None:
+def check(cfg: PPORecipeConfig) -> None:
     """Refuses steps that cannot be divided among the environments, and a replay that is smaller than a rollout."""
     num_envs, total = cfg.ppo.num_envs, cfg.total_env_steps // cfg.env.action_repeat
     check_workers(cfg.collector)
@@ -155,4 +154,4 @@ def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
 
 
 if __name__ == "__main__":
-    recipe(train, config_name="ppo_mcurl", schema=PPORecipeConfig)
+    recipe(train, config_name="ppo_mcurl", schema=PPORecipeConfig, check=check)

@@ -50,10 +50,6 @@ from recipes.launch import recipe
 
 
 def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:
-    check_collector(cfg)
-    check_steps(cfg)
-    check_priorities(cfg)
-    check_evaluation(cfg)
     seed_everything(cfg.seed)
     env = make_env(cfg.env, training=True)
     evaluation_envs = [make_env(cfg.env, training=False) for _ in range(cfg.evaluation.num_envs)]
@@ -78,6 +74,14 @@ def train(cfg: RainbowRecipeConfig, run: TrainingRun) -> None:
             buffer.update_tensordict_priority(batch)
         run.record(step, agent.end_step(step), episode_return=source.last_return)
         run.finish_step(step, agent.exploit, evaluation_envs)
+
+
+def check(cfg: RainbowRecipeConfig) -> None:
+    """Refuses settings that do not fit together."""
+    check_collector(cfg)
+    check_steps(cfg)
+    check_priorities(cfg)
+    check_evaluation(cfg)
 
 
 def check_steps(cfg: RainbowRecipeConfig) -> None:
@@ -182,4 +186,4 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
 
 
 if __name__ == "__main__":
-    recipe(train, config_name="rainbow_mcurl", schema=RainbowRecipeConfig, learns_on_ranks=True)
+    recipe(train, config_name="rainbow_mcurl", schema=RainbowRecipeConfig, check=check, learns_on_ranks=True)

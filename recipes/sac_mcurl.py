@@ -47,8 +47,6 @@ from recipes.launch import recipe
 
 
 def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
-    check_collector(cfg)
-    check_steps(cfg)
     seed_everything(cfg.seed)
     env, evaluation_env = (make_env(cfg.env, training=training) for training in (True, False))
     buffer = make_replay(cfg, run.directory.path, run.ranks)
@@ -71,6 +69,12 @@ def train(cfg: SACRecipeConfig, run: TrainingRun) -> None:
             run.record(step, metrics)
         run.record(step, agent.end_step(step), episode_return=source.last_return)
         run.finish_step(step, agent.exploit, evaluation_env)
+
+
+def check(cfg: SACRecipeConfig) -> None:
+    """Refuses settings that do not fit together."""
+    check_collector(cfg)
+    check_steps(cfg)
 
 
 def check_steps(cfg: SACRecipeConfig) -> None:
@@ -141,4 +145,4 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
 
 
 if __name__ == "__main__":
-    recipe(train, config_name="sac_mcurl", schema=SACRecipeConfig, learns_on_ranks=True)
+    recipe(train, config_name="sac_mcurl", schema=SACRecipeConfig, check=check, learns_on_ranks=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ def settings(*overrides: str, recipe: str = "sac_mcurl") -> DictConfig:
 
 def train(folder: Path, *overrides: str, recipe: str = "sac_mcurl") -> RunDirectory:
     directory = RunDirectory(folder)
-    launch.run_job(TRAIN[recipe], settings(*overrides, recipe=recipe), directory, list(overrides))
+    check = sys.modules[TRAIN[recipe].__module__].check
+    launch.run_job(TRAIN[recipe], settings(*overrides, recipe=recipe), directory, list(overrides), check=check)
     return directory
 
 

@@ -253,6 +253,13 @@ def test_settings_that_do_not_fit(overrides: list[str], answers: list[str], tmp_
         assert answer in str(raised.value)
 
 
+def test_settings_that_do_not_fit_together_leave_no_folder(tmp_path: Path):
+    for setting in ("rainbow.first_update_agent_steps=500", "collector.num_workers=2", "augmentation=crop"):
+        with pytest.raises(launch.BadCommand):
+            train(tmp_path / "run", *SMALL, setting)
+        assert not (tmp_path / "run").exists()
+
+
 def test_a_run_of_another_recipe_is_not_resumed(run: RunDirectory):
     with pytest.raises(launch.BadCommand, match=r"a run of recipes/rainbow_mcurl\.py, not of recipes/sac_mcurl\.py"):
         launch.prepare([f"resume={run.path}"], SACRecipeConfig, launch.config_folder("sac_mcurl"))
