@@ -158,7 +158,8 @@ def test_whole_numbers_may_be_written_with_an_exponent(tmp_path: Path):
 
 
 def test_every_combination_is_checked(tmp_path: Path):
-    short = SMALL.replace("preset=smoke", "total_env_steps=5")  # too short for an action repeat of 8
+    # Too short for an action repeat of 8, not for one of 4.
+    short = SMALL.replace("preset=smoke", "total_env_steps=5, sac.random_agent_steps=1")
     with pytest.raises(BadCommand, match="env=cartpole-swingup algo=mcurl .* it must be at least 8"):
         read(tmp_path, short, envs=["cheetah-run", "cartpole-swingup"])
 
