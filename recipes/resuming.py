@@ -18,8 +18,8 @@ from mcurl_torchrl.ranks import ALONE, Ranks
 from mcurl_torchrl.training import Checkpoints, RunDirectory
 from recipes import console
 from recipes.command_line import AUTO, BadCommand, check_recipe, quoted
+from recipes.file_errors import in_words
 from recipes.old_settings import as_of_today
-from recipes.yaml_errors import in_words
 
 # Settings that are not compared when a run is resumed, because they do not affect its numbers.
 NOT_COMPARED = ("resume", "resume_changed", "logging.progress")

@@ -18,8 +18,8 @@ from typing import Any
 import yaml
 
 from recipes.command_line import BadCommand, answer, did_you_mean
+from recipes.file_errors import in_words
 from recipes.suites.definition import find_suite, read_suite, suite_names
-from recipes.yaml_errors import in_words
 
 EXPERIMENT_KEYS = ("envs", "algos", "seeds", "overrides")
 

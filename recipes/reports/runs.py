@@ -16,6 +16,7 @@ from yaml import YAMLError
 
 from mcurl_torchrl.training import RunDirectory, read_evaluations
 from recipes.command_line import BadCommand
+from recipes.file_errors import in_words
 from recipes.launch import env_name
 from recipes.old_settings import as_of_today
 from recipes.resuming import flat
@@ -131,7 +132,7 @@ def run_folders(
             suite = read_suite(folder)
             found.suites += [suite] if suite not in found.suites else []
         except (OSError, ValueError, KeyError, TypeError, AttributeError, YAMLError, OmegaConfBaseException) as error:
-            found.problems.append(f"{folder / SUITE} cannot be read, so its runs are not checked: {plain(error)}.")
+            found.problems.append(f"{folder / SUITE} cannot be read, so its runs are not checked: {in_words(error)}.")
     directory = RunDirectory(folder)
     if directory.manifest.is_file() or (directory.result.is_file() and directory.config.is_file()):
         yield folder, suite
@@ -192,7 +193,7 @@ def read_config(file: Path) -> DictConfig:
     try:
         cfg = OmegaConf.load(file)
     except YAMLError as error:
-        raise ValueError(f"{file.name} is damaged: {plain(error)}") from error
+        raise ValueError(f"{file.name} is damaged: {in_words(error)}") from error
     if not isinstance(cfg, DictConfig):
         raise ValueError(f"{file.name} is damaged: it has no settings")
     missing = [key for key in NEEDED if OmegaConf.select(cfg, key) is None]
@@ -234,16 +235,7 @@ def read_result(file: Path) -> dict[str, Any]:
     try:
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except json.JSONDecodeError as error:
-        raise ValueError(f"{file.name} is damaged: {plain(error)}") from error
-
-
-def plain(error: Exception) -> str:
-    """Says in one line what is wrong with a YAML or JSON file, and where."""
-    if (mark := getattr(error, "problem_mark", None)) is not None:
-        return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(error, 'problem', error)}"
-    if isinstance(error, json.JSONDecodeError):
-        return f"line {error.lineno}, column {error.colno}: {error.msg}"
-    return (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
+        raise ValueError(f"{file.name} is damaged: {in_words(error)}") from error
 
 
 def last_error(directory: RunDirectory) -> list[str]:

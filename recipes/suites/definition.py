@@ -20,8 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from recipes.command_line import CONF, BadCommand, as_whole_number, check_overrides, config_folder, did_you_mean
+from recipes.file_errors import in_words
 from recipes.schema import PPORecipeConfig, RainbowRecipeConfig, SACRecipeConfig
-from recipes.yaml_errors import in_words
 
 SCHEMAS = {"ppo_mcurl": PPORecipeConfig, "rainbow_mcurl": RainbowRecipeConfig, "sac_mcurl": SACRecipeConfig}
 SUITES = CONF / "suite"

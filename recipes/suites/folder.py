@@ -11,9 +11,9 @@ from yaml import YAMLError
 
 from mcurl_torchrl.files import write_file
 from recipes.command_line import BadCommand
+from recipes.file_errors import in_words
 from recipes.suites.definition import Experiment, Suite, how_many
 from recipes.suites.provenance import current_commit, now
-from recipes.yaml_errors import in_words
 
 
 def note_start(suite: Suite) -> None:
