@@ -47,6 +47,14 @@ def plain_tokens(task: ActionContrastiveTask, views: TensorDict, latents: Tensor
     return torch.stack(slices)
 
 
+@pytest.mark.parametrize(("spec", "size"), [(VECTORS, 3), (INDICES, 4)], ids=["continuous", "discrete"])
+def test_actions_are_embedded_as_the_released_code_would(spec: TensorSpec, size: int) -> None:
+    """Its class has Linear(A, 2d), ReLU, Linear(2d, d), LayerNorm, and is not used."""
+    embedding = make_task(spec).loss_module.context_network.embedding
+    shapes = [tuple(value.shape) for value in embedding.parameters()]
+    assert shapes == [(16, size), (16,), (8, 16), (8,), (8,), (8,)]
+
+
 @pytest.mark.parametrize("spec", [VECTORS, INDICES], ids=["continuous", "discrete"])
 @pytest.mark.parametrize("layout", ["interleaved", "added"])
 def test_the_loss_equals_a_plain_version(spec: TensorSpec, layout: str) -> None:
