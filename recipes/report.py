@@ -89,8 +89,9 @@ def main(cfg: DictConfig) -> None:
                 add_published_aggregates(pages, published_aggregates(folder))
             except OSError as error:
                 problems.append(f"Published aggregates on Atari cannot be read ({error}).")
+    problems = [*left_out(found, grouping), *problems]
     blocks = [
-        *beginning(found, grouping, pages, problems),
+        *beginning(found, pages, problems),
         *pages.blocks,
         *kept_apart(grouping),
         *all_runs(found, grouping, pages),
@@ -98,11 +99,7 @@ def main(cfg: DictConfig) -> None:
         Bullets(HOW),
     ]
     write(Path(cfg.out), cfg.title, blocks, pages)
-    print(
-        "\n".join(
-            [*pages.in_short, *left_out(found, grouping), *problems, f"written to {Path(cfg.out) / 'report.html'}"]
-        )
-    )
+    print("\n".join([*pages.in_short, *problems, f"written to {Path(cfg.out) / 'report.html'}"]))
 
 
 # -- the blocks around the benchmarks ----------------------------------------------------------------------------------
@@ -119,14 +116,13 @@ def left_out(found: Found, grouping: Grouping) -> list[str]:
     return items + ([f"{len(reasons) - MOST_LISTED} more runs are left out."] if len(reasons) > MOST_LISTED else [])
 
 
-def beginning(found: Found, grouping: Grouping, pages: Pages, problems: list[str]) -> list[Block]:
+def beginning(found: Found, pages: Pages, problems: list[str]) -> list[Block]:
     """Lists the main results, then missing runs and problems."""
     statuses = Counter(run.status for run in found.runs)
     counted = [f"{statuses[status]} {status}" for status in (FINISHED, UNFINISHED, DAMAGED) if statuses[status]]
     counted += [f"{len(found.unreadable)} unreadable"] if found.unreadable else []
     count = len(found.runs) + len(found.unreadable)
     items = [*pages.in_short, f"{count} run{'s' if count != 1 else ''}: {', '.join(counted)}."]
-    items += left_out(found, grouping)
     if remarked := [run for run in found.runs if run.remarks and run.status != DAMAGED]:
         have = "has" if len(remarked) == 1 else "have"
         items.append(f"{len(remarked)} of them {have} a remark, such as another commit than declared: see All runs.")

@@ -62,7 +62,7 @@ def _composed(recipe: str, overrides: tuple[str, ...]) -> dict[str, Any]:
         with initialize_config_dir(str(config_folder(recipe)), version_base="1.3"):
             given = OverridesParser.create().parse_overrides(list(overrides))
             cfg = compose(recipe, overrides=[as_whole_number(one, SCHEMAS[recipe]).input_line for one in given])
-        check_settings(cfg, check=importlib.import_module(f"recipes.{recipe}").check)
+        check_settings(cfg, check=getattr(importlib.import_module(f"recipes.{recipe}"), "check", None))
         return comparable(cfg)
     except (BadCommand, HydraException, OmegaConfBaseException) as error:
         raise BadCommand(f"{recipe} with {' '.join(overrides)}: {error}") from None
