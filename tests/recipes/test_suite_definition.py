@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from recipes import sac_mcurl
 from recipes import suite as script
 from recipes.command_line import BadCommand
 from recipes.suites.definition import find_suite, read_suite, suite_names
@@ -74,6 +75,11 @@ def test_variants_have_a_name_and_settings(tmp_path: Path):
         *("env=cartpole-swingup", "algo=mcurl", "seed=1", "preset=smoke", "sac.hidden_dim=64", "threads=1"),
     )
     assert (plain.settings()["sac"]["hidden_dim"], wide.settings()["sac"]["hidden_dim"]) == (32, 64)
+
+
+def test_a_recipe_needs_no_function_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(sac_mcurl, "check")
+    assert len(read(tmp_path, SMALL).runs()) == 8
 
 
 def test_settings_are_those_of_the_recipe(tmp_path: Path):
