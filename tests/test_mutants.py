@@ -361,6 +361,13 @@ MUTANTS = [
         RECONSTRUCTION,
     ),
     Mutant(
+        "the head's projection has its branches in the other order",
+        "modules/dueling.py",
+        "else [self.value, self.advantage]",
+        "else [self.advantage, self.value]",
+        f"{RECONSTRUCTION}::test_loss_and_every_gradient_through_rainbows_head_equal_the_released_code",
+    ),
+    Mutant(
         "after an episode's last observation an action is seen",
         "modules/actions.py",
         "tokens = self.embedding(action) * ~final.view(*latents.shape[:-1], 1)",

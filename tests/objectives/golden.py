@@ -16,6 +16,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from mcurl_torchrl import ContextTransformer, MaskedContrastiveLoss, PixelEncoder
+from mcurl_torchrl.modules.encoders import _ConvEncoder, rescale_latents
 
 FILE = Path(__file__).parents[1] / "data" / "masked_contrastive.npz"
 ENCODER_NAMES = {"linear": "fc", "norm": "ln"}
@@ -27,6 +28,32 @@ CONTEXT_NAMES = {
     "ffn_out": "fc2",
     "ffn_norm": "final_layer_norm",
 }
+HEAD_NAMES = {"value.0": "value.1", "advantage.0": "advantage_hidden.1"}
+
+
+class SmallAtariEncoder(_ConvEncoder):
+    """The convolutions of the golden batches that released code for Atari computed."""
+
+    def __init__(self, *, rescale: bool = False) -> None:
+        sizes = ((2, 3, 8, 4), (3, 4, 4, 2), (4, 4, 3, 1))
+        super().__init__([nn.Conv2d(a, b, kernel, stride=stride) for a, b, kernel, stride in sizes], 2, 44)
+        self.rescale = rescale
+        self.feature_dim = self.num_features
+
+    def features(self, pixels: Tensor) -> Tensor:
+        features = super().features(pixels)
+        return rescale_latents(features) if self.rescale else features
+
+    def project(self, features: Tensor) -> Tensor:
+        return features
+
+
+def released_head_name(name: str) -> str | None:
+    """Turns our name of a head's parameter into that of released code; None for one that does not project."""
+    part, _, rest = name.partition(".")
+    prefix = {"projection": "head", "target_projection": "global_target_classifier.head"}[part]
+    layer, _, kind = rest.removeprefix("copy.").removeprefix("head.").rpartition(".")
+    return f"{prefix}.{HEAD_NAMES[layer]}.{kind}" if layer in HEAD_NAMES and kind.endswith("_mu") else None
 
 
 def load_golden() -> dict[str, Tensor]:

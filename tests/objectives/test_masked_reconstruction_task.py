@@ -1,9 +1,13 @@
 """MaskedReconstructionTask against what MLR's released code computes, and where its views and gradients come from.
 
-``tests/data/masked_reconstruction.npz`` holds one small batch: 64x64 observations ``[T, B]`` = [4, 3], cubes of 8
-pixels and 2 observations, two convolutions of 2 filters, d = 6, hidden 12, two Transformer layers, all parameters
-random; the loss and the gradients that the released code (DMControl, ``MTMSacAgent.update_mtm``) computes for it. The
-file comes from the released code, not from this package: it is never refreshed from here.
+``tests/data/masked_reconstruction.npz``, of MLR for SAC, holds one small batch: 64x64 observations ``[T, B]`` = [4, 3],
+cubes of 8 pixels and 2 observations, two convolutions of 2 filters, d = 6, hidden 12, two Transformer layers, all
+parameters random; the loss and the gradients that the released code (DMControl, ``MTMSacAgent.update_mtm``) computes
+for it. ``tests/data/masked_reconstruction_head.npz``, of MLR for Rainbow, holds the same for the released code for
+Atari (``PVCatDqnModel.forward``, eefeb81): 44x44 observations ``[T, B]`` = [4, 3] of two frames, cubes of 11 pixels and
+2 observations, three convolutions of 3, 4 and 4 filters, three actions, a noisy head of 5 hidden units. Its
+observations were divided by 255 beforehand: given bytes, the released code divides those of the targets alone. Both
+files come from released code, not from this package: they are never refreshed from here.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ from mcurl_torchrl import FrameReplayBuffer, PixelEncoder
 from mcurl_torchrl.modules import DuelingHead, MomentumCopy
 from mcurl_torchrl.objectives.masked_reconstruction_task import MaskedReconstructionTask
 from mcurl_torchrl.transforms import KEY_VIEW, QUERY_VIEW, make_augmentation
-from tests.objectives.golden import ENCODER_NAMES, released_name
+from tests.objectives.golden import ENCODER_NAMES, SmallAtariEncoder, released_head_name, released_name
 from tests.objectives.test_golden import assert_golden
 
 FILE = Path(__file__).parents[1] / "data" / "masked_reconstruction.npz"
+HEAD_FILE = FILE.with_name("masked_reconstruction_head.npz")
 PARTS = {"projection": "global_classifier", "predictor": "global_final_classifier"}
 LAYER_NAMES = {
     "attention_norm": "norm1",
@@ -37,7 +42,7 @@ LAYER_NAMES = {
 
 
 def golden_name(name: str) -> str:
-    """Turns our name of a parameter into the released code's."""
+    """Turns our name of a parameter into that of the released code for DMControl."""
     part, _, rest = name.partition(".")
     if part == "encoder":
         return f"encoder.{released_name(rest, ENCODER_NAMES)}"
@@ -46,9 +51,25 @@ def golden_name(name: str) -> str:
     if part in PARTS:
         return f"{PARTS[part]}.{rest}"
     assert part == "context"
-    if rest.startswith("embedding"):
-        return rest.replace("embedding.layers", "action_emb")
-    pieces = [LAYER_NAMES.get(piece, piece) for piece in rest.split(".")]
+    return context_name(rest, "action_emb")
+
+
+def golden_head_name(name: str) -> str | None:
+    """Turns our name of a parameter into that of the released code for Atari; None where it has no part in the loss."""
+    part, _, rest = name.partition(".")
+    if part == "encoder":
+        return rest.replace("convs", "conv.conv")
+    if part == "_own_target":
+        return rest.replace("copy.convs", "target_encoder.conv")
+    if part == "predictor":
+        return f"global_final_classifier.0.{rest}"
+    return context_name(rest, "action_embedding") if part == "context" else released_head_name(name)
+
+
+def context_name(name: str, embedding: str) -> str:
+    if name.startswith("embedding"):
+        return name.replace("embedding.layers", embedding)
+    pieces = [LAYER_NAMES.get(piece, piece) for piece in name.split(".")]
     return ".".join(["transformer", *pieces[1:]])
 
 
@@ -56,10 +77,14 @@ def empty_buffer() -> FrameReplayBuffer:
     return FrameReplayBuffer(storage=LazyTensorStorage(100), stacked_input=False, batch_size=4)
 
 
+def load(path: Path) -> dict[str, Tensor]:
+    with np.load(path, allow_pickle=False) as file:
+        return {name: torch.from_numpy(np.asarray(file[name])) for name in file.files}
+
+
 @pytest.fixture(scope="module")
 def golden() -> dict[str, Tensor]:
-    with np.load(FILE, allow_pickle=False) as file:
-        return {name: torch.from_numpy(np.asarray(file[name])) for name in file.files}
+    return load(FILE)
 
 
 def make_golden_task(golden: dict[str, Tensor]) -> MaskedReconstructionTask:
@@ -74,9 +99,13 @@ def make_golden_task(golden: dict[str, Tensor]) -> MaskedReconstructionTask:
 
 
 def golden_views(golden: dict[str, Tensor]) -> TensorDict:
+    return make_views(golden, golden["mask"])
+
+
+def make_views(golden: dict[str, Tensor], hidden: Tensor) -> TensorDict:
+    """The batch, with cubes hidden: bool ``[T, 1, H, W]``."""
     pixels = golden["obs"].transpose(0, 1)
-    hidden = pixels.masked_fill(golden["mask"].expand(4, 3, 64, 64).unsqueeze(0), 0)
-    views = {"query_pixels": hidden, "key_pixels": pixels}
+    views = {"query_pixels": pixels.masked_fill(hidden, 0), "key_pixels": pixels}
     final = torch.zeros(3, 4, dtype=torch.bool)
     return TensorDict({"mcurl": views, "action": golden["action"].transpose(0, 1), "final": final}, [3, 4])
 
@@ -96,6 +125,31 @@ def test_loss_and_every_gradient_equal_the_released_code(golden: dict[str, Tenso
         compared.add(golden_name(name))
     assert all(value.grad is None for value in task.__dict__["_shared_target"].parameters())
     assert compared == {name.removeprefix("grad/") for name in golden if name.startswith("grad/")}
+
+
+def test_loss_and_every_gradient_through_rainbows_head_equal_the_released_code() -> None:
+    golden = load(HEAD_FILE)
+    task = MaskedReconstructionTask(
+        SmallAtariEncoder(rescale=True),
+        empty_buffer(),
+        action_spec=Categorical(3),
+        head=DuelingHead(16, 3, num_atoms=3, hidden_dim=5),
+        projector="head",
+    )
+    names = {name: key for name, _ in task.named_parameters() if (key := golden_head_name(name)) is not None}
+    assert {f"param/{key}" for key in names.values()} == {key for key in golden if key.startswith("param/")}
+    task.load_state_dict({name: golden[f"param/{key}"] for name, key in names.items()}, strict=False)
+    loss = task(make_views(golden, ~golden["shown"].unsqueeze(1)))["loss_auxiliary"]
+    assert_golden(loss, golden["loss"])
+    loss.backward()
+    compared = set()
+    for name, parameter in task.named_parameters():
+        if name not in names or "target" in name:
+            assert parameter.grad is None, name
+            continue
+        assert_golden(parameter.grad, golden[f"grad/{names[name]}"], name)
+        compared.add(f"grad/{names[name]}")
+    assert compared == {name for name in golden if name.startswith("grad/")}
 
 
 # -- the task on a replay ----------------------------------------------------------------------------------------------

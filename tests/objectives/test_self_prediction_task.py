@@ -17,27 +17,19 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
-from torch import Tensor, nn
+from torch import Tensor
 from torchrl.data import Bounded, Categorical, LazyTensorStorage
 
 from mcurl_torchrl import AtariEncoder, FrameReplayBuffer, PixelEncoder, PrioritizedTransitionSampler
 from mcurl_torchrl.modules import DuelingHead, MomentumCopy
-from mcurl_torchrl.modules.encoders import _ConvEncoder, rescale_latents
+from mcurl_torchrl.modules.encoders import rescale_latents
 from mcurl_torchrl.objectives.self_prediction_task import SelfPredictionTask
 from mcurl_torchrl.transforms import augment_transitions
+from tests.objectives.golden import SmallAtariEncoder, released_head_name
 from tests.objectives.test_golden import assert_golden
 
 FILE = Path(__file__).parents[1] / "data" / "self_prediction.npz"
-HEAD = {"value.0": "value.1", "advantage.0": "advantage_hidden.1"}
 LAYERS = {"0": "0.net.0", "2": "2", "3": "3.net.0"}
-
-
-class SmallEncoder(_ConvEncoder):
-    """The convolutions of the golden batch."""
-
-    def __init__(self) -> None:
-        sizes = ((2, 3, 8, 4), (3, 4, 4, 2), (4, 4, 3, 1))
-        super().__init__([nn.Conv2d(a, b, kernel, stride=stride) for a, b, kernel, stride in sizes], 2, 44)
 
 
 def golden_name(name: str) -> str | None:
@@ -52,9 +44,7 @@ def golden_name(name: str) -> str | None:
     if part == "transition":
         _, number, kind = rest.split(".")
         return f"dynamics_model.network.{LAYERS[number]}.{kind}"
-    prefix = {"projection": "head", "target_projection": "global_target_classifier.head"}[part]
-    layer, _, kind = rest.removeprefix("copy.").removeprefix("head.").rpartition(".")
-    return f"{prefix}.{HEAD[layer]}.{kind}" if layer in HEAD and kind.endswith("_mu") else None
+    return released_head_name(name)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +55,7 @@ def golden() -> dict[str, Tensor]:
 
 def make_golden_task(golden: dict[str, Tensor]) -> SelfPredictionTask:
     buffer = FrameReplayBuffer(storage=LazyTensorStorage(10), num_frames=2)
-    encoder, head = SmallEncoder(), DuelingHead(16, 3, num_atoms=3, hidden_dim=5)
+    encoder, head = SmallAtariEncoder(), DuelingHead(16, 3, num_atoms=3, hidden_dim=5)
     task = SelfPredictionTask(encoder, buffer, action_spec=Categorical(3), head=head, steps_ahead=3)
     loaded = set()
     with torch.no_grad():
@@ -196,7 +186,7 @@ def make_buffer() -> FrameReplayBuffer:
 def make_task(buffer: FrameReplayBuffer, **options) -> SelfPredictionTask:
     options = {"steps_ahead": 5, "action_spec": Categorical(3), **options}
     head = options.pop("head", None) or DuelingHead(16, 3, num_atoms=3, hidden_dim=5)
-    return SelfPredictionTask(SmallEncoder(), buffer, head=head, **options)
+    return SelfPredictionTask(SmallAtariEncoder(), buffer, head=head, **options)
 
 
 def test_it_reads_what_follows_the_batch_of_rl() -> None:
@@ -294,7 +284,7 @@ def test_bad_settings_name_themselves() -> None:
     with pytest.raises(ValueError, match="with a head, SPR takes discrete actions"):
         make_task(make_buffer(), action_spec=Bounded(-1, 1, shape=(2,)))
     with pytest.raises(ValueError, match="with a head the task makes its own slow copy"):
-        make_task(make_buffer(), target_encoder=MomentumCopy(SmallEncoder(), tau=0.5))
+        make_task(make_buffer(), target_encoder=MomentumCopy(SmallAtariEncoder(), tau=0.5))
     with pytest.raises(ValueError, match="steps_ahead=0; it must be at least 1"):
         make_task(make_buffer(), steps_ahead=0)
     with pytest.raises(ValueError, match=r"task.loss\(buffer.sample\(\)\)"):
