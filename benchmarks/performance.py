@@ -1,4 +1,4 @@
-"""Writes tables of the docs from the files in benchmarks/results: times, the results of README.md, curves of suites.
+"""Writes tables of the docs from the files in benchmarks: times, the results of README.md, suites and their curves.
 
     python benchmarks/learner.py --json benchmarks/results/learner.json --plot docs/learner.png
     python benchmarks/learner.py --objectives --threads 1 --json benchmarks/results/objectives.json
@@ -24,13 +24,15 @@ from learner import SIZES
 from mcurl_torchrl.reports import Estimate, mean_over_seeds
 from recipes.published_scores import published_atari, published_dmc
 from recipes.reports.groups import Group, group_runs
-from recipes.reports.runs import find_runs
+from recipes.reports.runs import FINISHED, find_runs
 from recipes.reports.writing import number, seeds_text
+from recipes.suites.definition import read_suite
 
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results"
 PAGES = [
     *(REPO / page for page in ("README.md", "docs/index.md", "docs/performance.md", "docs/guides/presets.md")),
+    REPO / "benchmarks" / "suites" / "README.md",
     *(page for page in sorted(RESULTS.glob("*/README.md")) if "<!-- table " in page.read_text()),
 ]
 NAMES = {"mcurl": "M-CURL", "curl": "CURL"}
@@ -194,6 +196,28 @@ def _result(group: Group) -> str:
     return f"{mean.value:,.0f} ({seeds_text(len(group.runs))})"
 
 
+def suites_table() -> str:
+    """Each declared suite: its question, which is the first sentence of its file, and how many of its runs are done."""
+    rows = []
+    for file in sorted((REPO / "benchmarks" / "suites").glob("*.yaml")):
+        suite, results = read_suite(file, {}), RESULTS / file.stem
+        text = " ".join(line.lstrip("# ") for line in file.read_text().splitlines() if line.startswith("#"))
+        planned = {run.name for run in suite.runs()}
+        runs = find_runs([results]).runs if results.is_dir() else []
+        done = {run.path.relative_to(results).as_posix() for run in runs if run.status == FINISHED}
+        assert suite.declared is not None, file
+        rows.append(
+            [
+                f"[{file.stem}]({file.name})",
+                re.split(r"(?<=[.?:;]) ", text)[0].rstrip(".:;"),
+                suite.declared["time"][:10],
+                f"{len(planned & done)} of {len(planned)}",
+                f"[results](../results/{file.stem}/README.md)" if results.is_dir() else "",
+            ]
+        )
+    return table(["suite", "what it asks", "declared", "runs done", ""], rows)
+
+
 def curves_table(folder: Path) -> str:
     """The mean return of each evaluation of the runs in a folder."""
     curves = {run.path.relative_to(folder).as_posix(): dict(run.curve) for run in find_runs([folder]).runs}
@@ -207,6 +231,7 @@ def curves_table(folder: Path) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "results": results_table,
+    "suites": suites_table,
     "learner": learner_table,
     "parts": parts_table,
     "switches": switches_table,
