@@ -29,7 +29,6 @@ from mcurl_torchrl.transforms import make_augmentation
 from recipes.schema import (
     AugmentationConfig,
     CollectorConfig,
-    EncoderConfig,
     EncoderStartConfig,
     EnvConfig,
     RecipeConfig,
@@ -217,7 +216,7 @@ def make_source(cfg: RecipeConfig, env: EnvBase, agent: SACAgent | RainbowAgent,
     return InlineSource([env, *more], agent.explore, buffer, seed=cfg.seed, observation_key=cfg.env.observation)
 
 
-def start_encoder(encoder: nn.Module, start: EncoderConfig | EncoderStartConfig, *, objective: str) -> None:
+def start_encoder(encoder: nn.Module, start: EncoderStartConfig, *, objective: str) -> None:
     """Loads the weights of ``encoder.init`` into an encoder, if it is set; call it before slow copies are made."""
     check_encoder(start, objective=objective)
     if start.init is None:

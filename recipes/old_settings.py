@@ -29,6 +29,7 @@ LATER_IN_SECTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "rescale": False,
             "target_tau": 1.0,
             "act_with_target": False,
+            "gradient_scale": 1.0,
         }
     },
     "ppo": LATER_IN_PPO,

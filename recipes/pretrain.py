@@ -157,7 +157,7 @@ def make_encoder(cfg: PretrainConfig, buffer: FrameReplayBuffer) -> PixelEncoder
     """Makes the encoder for the observations of a buffer."""
     channels, size = buffer.observations(1).shape[1:3]
     if cfg.encoder.kind == "atari":
-        return AtariEncoder(channels, size, architecture=cfg.encoder.architecture)
+        return AtariEncoder(channels, size, architecture=cfg.encoder.architecture, rescale=cfg.encoder.rescale)
     if size < cfg.encoder.crop_size:
         raise BadCommand(f"encoder.crop_size={cfg.encoder.crop_size}; the frames are {size}x{size}")
     return PixelEncoder(channels, cfg.encoder.crop_size, **settings_for(PixelEncoder, cfg.encoder))

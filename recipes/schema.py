@@ -83,9 +83,7 @@ class EncoderStartConfig:
 
 
 @dataclass
-class EncoderConfig:
-    init: str | None = None  # an encoder file of recipes/pretrain.py to start from
-    frozen: bool | None = None  # true: the encoder's weights are not trained; null: false
+class EncoderConfig(EncoderStartConfig):
     crop_size: int = 84  # height and width of the images that the encoder takes, in pixels
     num_layers: int = 4  # number of convolutions
     num_filters: int = 32  # number of filters of each convolution
@@ -127,6 +125,7 @@ class RainbowConfig:
     num_atoms: int = 51  # number of atoms of the value distribution
     value_bounds: tuple[float, float] = (-10.0, 10.0)  # the lowest and the highest atom
     dueling: bool = True  # separate streams for value and advantage
+    gradient_scale: float = 1.0  # factor of the gradient of Rainbow's loss that enters the encoder
     double: bool = True  # double Q-learning: the online network chooses the next action
     noisy: bool = True  # noisy linear layers in the head
     sigma_init: float = 0.1  # initial scale of the noise of noisy layers
@@ -302,6 +301,7 @@ class PretrainEncoderConfig:
     num_filters: int = 32  # pixel: number of filters of each convolution
     feature_dim: int = 50  # pixel: size of a latent
     architecture: str = choice("data_efficient", "nature")  # atari: architecture of the encoder
+    rescale: bool = False  # atari: whether the features of each observation are rescaled to [0, 1]
 
 
 @dataclass

@@ -181,8 +181,22 @@ MUTANTS = [
     Mutant(
         "a reset leaves the target network as it is",
         "agents/rainbow.py",
-        'self.value.reset_target({"encoder": keep, "head": 0.0})',
+        'self.value.reset_targets({"value_network.encoder": keep, "value_network.head": 0.0})',
         "pass",
+        RESETS,
+    ),
+    Mutant(
+        "a reset leaves the slow copy of a projection as it is",
+        "objectives/encoding_task.py",
+        '"encoder_network.projection": 0.0',
+        '"encoder_network.projection": 1.0',
+        RESETS,
+    ),
+    Mutant(
+        "targets that are the networks are drawn by themselves at a reset",
+        "objectives/auxiliary_task.py",
+        "isinstance(child, MomentumCopy) and child.tau == 1",
+        "False",
         RESETS,
     ),
     Mutant(
@@ -970,7 +984,7 @@ MUTANTS = [
     ),
     Mutant(
         "the contrastive loss's weight is ignored",
-        "objectives/contrastive_task.py",
+        "objectives/encoding_task.py",
         "self.coeff * out.pop",
         "out.pop",
         RAINBOW,
@@ -1050,6 +1064,13 @@ MUTANTS = [
         "modules/dueling.py",
         " - advantage.mean(-2, keepdim=True)",
         "",
+        "tests/modules/test_rainbow.py",
+    ),
+    Mutant(
+        "the scale of the head's gradient has no effect",
+        "modules/dueling.py",
+        "latent = fixed + self.gradient_scale * (latent - fixed)",
+        "latent = fixed + (latent - fixed)",
         "tests/modules/test_rainbow.py",
     ),
     Mutant(

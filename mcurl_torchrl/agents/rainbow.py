@@ -125,8 +125,10 @@ class RainbowAgent(Agent):
             ("epsilon_end", epsilon_end),
         ):
             check_number(name, share, least=0, most=1)
-        if not policy.settings["noisy"] and epsilon_end == 0:
-            raise ValueError("epsilon_end=0 with noisy=false would never explore; set it to 0.01, say")
+        if not policy.settings["noisy"] and epsilon_begin == epsilon_end == 0:
+            raise ValueError(
+                "epsilon_end=0 with epsilon_begin=0 and noisy=false would never explore; set it to 0.01, say"
+            )
         self.network = policy.network
         self.act_with_target = act_with_target
         self.policy = _with_target_of(value, policy) if act_with_target else policy
@@ -179,7 +181,8 @@ class RainbowAgent(Agent):
             if self._update % self.updates_per_agent_step:  # not the first update of the step
                 self.network.reset_noise()
             self.value.reset_target_noise()
-        metrics = dict(self.compute(self.value, batch).items()) | {"td_error": batch["td_error"].mean()}
+        keys = self.value.tensor_keys
+        metrics = dict(self.compute(self.value, batch).items()) | {"td_error": batch[keys.priority].mean()}
         metrics |= dict(self.compute(self.task, views).items())
         loss = metrics["loss_value"] + metrics["loss_auxiliary"]
         norm = optimize(loss, self.optimizer, max_norm=self.max_gradient_norm or math.inf, ranks=self.ranks)
@@ -193,7 +196,7 @@ class RainbowAgent(Agent):
             metrics["gradient_norm"] = norm  # of all parameters, before clipping
             metrics["gradient_norm_encoder_clipped"] = gradient_norm(self.network.encoder.parameters())
             with torch.no_grad():
-                latents = self.ranks.gather(self.network.encoder.features(batch["pixels"]))
+                latents = self.ranks.gather(self.network.encoder.features(batch[keys.pixels]))
             metrics |= {"latent_spread": latent_spread(latents), "latent_rank": effective_rank(latents)}
         self._update += 1
         if self.resets is not None and self.resets.due(self._update):
@@ -226,7 +229,7 @@ class RainbowAgent(Agent):
         keep = part_to_keep(network.encoder, keep)
         shrink_and_perturb(network.encoder, keep)
         shrink_and_perturb(network.head, 0.0)
-        self.value.reset_target({"encoder": keep, "head": 0.0})
+        self.value.reset_targets({"value_network.encoder": keep, "value_network.head": 0.0})
         forget(self.optimizer, [*self.task.reset_networks(keep), *network.head.parameters()])
         restart([] if self.schedule is None else [self.schedule])
 

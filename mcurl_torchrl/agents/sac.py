@@ -117,6 +117,11 @@ class SACAgent(Agent):
         self._update = 0  # the number of the next update
         for name, rate in (("lr", lr), ("alpha_lr", alpha_lr)):
             check_number(name, rate, above=0)
+        if auxiliary_encoder_warms_up and not auxiliary_encoder_decays:
+            raise ValueError(
+                "auxiliary_encoder_warms_up=true needs auxiliary_encoder_decays=true: one schedule has the warm-up and "
+                "the decay"
+            )
 
         def adam(parameters: Any, rate: float, betas: tuple[float, float] = betas) -> Adam:
             return Adam(parameters, lr=rate, betas=(betas[0], betas[1]), fused=True)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mcurl_torchrl.checks import check_count
+from mcurl_torchrl.checks import check_count, check_number
 
 __all__ = ["DuelingHead", "HeadProjection", "NoisyLinear"]
 
@@ -111,6 +111,9 @@ class DuelingHead(nn.Module):
             and :meth:`reset_noise` does nothing. Defaults to True.
         dueling (bool): whether there are two branches. False makes one branch, which gives the logits of all actions.
             Defaults to True.
+        gradient_scale (float): a factor of the gradient that leaves the head for the encoder. Dueling networks
+            (https://arxiv.org/abs/1511.06581) have 1 / sqrt(2), data-efficient Rainbow and the default have 1. Values,
+            and the gradients of :meth:`hidden`, do not depend on it.
 
     Examples:
         >>> import torch
@@ -132,8 +135,10 @@ class DuelingHead(nn.Module):
         sigma_init: float = 0.1,
         noisy: bool = True,
         dueling: bool = True,
+        gradient_scale: float = 1.0,
     ) -> None:
         super().__init__()
+        self.gradient_scale = check_number("gradient_scale", gradient_scale, above=0)
         self.num_actions = check_count("num_actions", num_actions)
         self.num_atoms = check_count("num_atoms", num_atoms)
         check_count("hidden_dim", hidden_dim)
@@ -151,6 +156,9 @@ class DuelingHead(nn.Module):
 
     def forward(self, latent: Tensor) -> Tensor:
         """Returns log-probabilities ``[*, num_actions, num_atoms]``."""
+        if self.gradient_scale != 1:
+            fixed = latent.detach()
+            latent = fixed + self.gradient_scale * (latent - fixed)  # the same numbers: the difference is 0
         logits = self.value(latent).unflatten(-1, (-1, self.num_atoms))
         if self.advantage is not None:
             advantage = self.advantage(latent).unflatten(-1, (self.num_actions, self.num_atoms))

@@ -88,8 +88,7 @@ class _ConvEncoder(nn.Module):
         if images.dtype != torch.uint8 and not images.is_floating_point():
             raise ValueError(f"pixels must be uint8 or floating point; got {pixels.dtype}")
         images = images.contiguous(memory_format=torch.channels_last)
-        if images.dtype == torch.uint8:
-            images = images.to(self.dtype).div_(255.0)
+        images = images.to(self.dtype).div_(255.0) if images.dtype == torch.uint8 else images.to(self.dtype)
         # Flattened channel by channel, for any layout in memory.
         return self.convs(images).flatten(1).view(*lead, self.num_features)
 

@@ -109,6 +109,7 @@ class RainbowPolicy(Policy):
         noisy (bool): whether the head's layers are noisy. If False, :meth:`reset_noise` does nothing, and only
             ``epsilon`` explores. Defaults to True.
         dueling (bool): whether the head has a value and an advantage branch; False gives one branch. Defaults to True.
+        gradient_scale (float): as in :class:`~mcurl_torchrl.modules.DuelingHead`. Defaults to 1.
         rescale (bool): whether features are rescaled to the range from 0 to 1, as in
             :class:`~mcurl_torchrl.AtariEncoder`. Defaults to False.
 
@@ -139,6 +140,7 @@ class RainbowPolicy(Policy):
         sigma_init: float = 0.1,
         noisy: bool = True,
         dueling: bool = True,
+        gradient_scale: float = 1.0,
         rescale: bool = False,
     ) -> None:
         super().__init__()
@@ -148,6 +150,7 @@ class RainbowPolicy(Policy):
             "sigma_init": sigma_init,
             "noisy": noisy,
             "dueling": dueling,
+            "gradient_scale": gradient_scale,
         }
         self.settings = {
             "observation_shape": list(observation_shape),

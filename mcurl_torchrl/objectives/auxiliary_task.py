@@ -189,7 +189,9 @@ class AuxiliaryTask(nn.Module):
             shrink_and_perturb(network, keep if name in self.lasting else 0.0)
             new += [] if name in self.lasting else network.parameters()
         for child in self.children():
-            if isinstance(child, MomentumCopy):
+            if isinstance(child, MomentumCopy) and child.tau == 1:
+                child.step()  # the targets are the networks themselves
+            elif isinstance(child, MomentumCopy):
                 shrink_and_perturb(child.copy, keep if child.follows(self.__dict__["_encoder"]) else 0.0)
         return new
 

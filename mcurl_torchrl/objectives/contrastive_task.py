@@ -6,13 +6,11 @@ from collections.abc import Callable
 
 from tensordict import TensorDictBase
 from torch import Tensor, nn
-from torchrl.objectives import SoftUpdate
 
-from mcurl_torchrl.checks import check_choice, check_number, require
+from mcurl_torchrl.checks import check_choice, require
 from mcurl_torchrl.modules import project_encoder
-from mcurl_torchrl.modules.projections import own_projection
-from mcurl_torchrl.objectives.auxiliary_task import AuxiliaryTask
 from mcurl_torchrl.objectives.contrastive import ContrastiveLoss
+from mcurl_torchrl.objectives.encoding_task import EncodingTask
 from mcurl_torchrl.replay import FrameReplayBuffer
 from mcurl_torchrl.transforms import KEY_VIEW, QUERY_VIEW, AugmentedViews
 
@@ -21,7 +19,7 @@ __all__ = ["ContrastiveTask"]
 _VIEWS = ("batch", "slices")
 
 
-class ContrastiveTask(AuxiliaryTask):
+class ContrastiveTask(EncodingTask):
     """Trains latents that match two views of the same observation (CURL, https://arxiv.org/abs/2004.04136).
 
     With ``views="batch"`` the observations are those of RL's own batch: the task adds its views to every batch that
@@ -54,6 +52,7 @@ class ContrastiveTask(AuxiliaryTask):
     """
 
     shown = ("contrastive_accuracy",)
+    loss_module: ContrastiveLoss
 
     def __init__(
         self,
@@ -75,11 +74,9 @@ class ContrastiveTask(AuxiliaryTask):
         coeff: float = 1.0,
     ) -> None:
         super().__init__(encoder, coeff=coeff)
-        check_number("tau", tau, above=0, most=1)
         check_choice("views", views, _VIEWS)
         projected = project_encoder(encoder, projection, feature_dim=feature_dim, hidden_dim=hidden_dim)
-        self.__dict__["_own_networks"] = own_projection(projected, encoder)
-        self.loss_module = ContrastiveLoss(
+        loss = ContrastiveLoss(
             projected,
             latent_dim=projected.feature_dim,  # type: ignore[arg-type]
             temperature=temperature,
@@ -87,7 +84,7 @@ class ContrastiveTask(AuxiliaryTask):
             target_encoder_network=target_encoder,
             ranks=buffer.ranks,
         ).to(self.device)
-        self._targets = SoftUpdate(self.loss_module, tau=tau) if target_encoder is None else None
+        self.hold(loss, encoder, tau=tau, owns_copies=target_encoder is None)
         if views == "slices":
             pair = AugmentedViews(augmentation, in_key=buffer.pixels_key)
             self.read_slices(buffer, num_slices=num_slices, slice_len=slice_len, transform=pair)
@@ -97,15 +94,10 @@ class ContrastiveTask(AuxiliaryTask):
             if share_query:
                 self.loss_module.set_keys(query_pixels=buffer.pixels_key)
 
-    def own_networks(self) -> dict[str, nn.Module]:
-        """Returns the projection, if there is one; the bilinear form is not a network."""
-        return self.__dict__["_own_networks"]
-
     def reset_networks(self, keep: float) -> list[nn.Parameter]:
         """Draws new weights of projection and bilinear form; a slow copy of the encoder keeps a part of its weights."""
         new = super().reset_networks(keep)
         nn.init.uniform_(self.loss_module.bilinear)
-        self.loss_module.reset_targets({"encoder_network": keep})
         return [*new, self.loss_module.bilinear]
 
     def sample(self, batch: TensorDictBase | None = None) -> TensorDictBase:
@@ -116,13 +108,3 @@ class ContrastiveTask(AuxiliaryTask):
             raise ValueError("views='batch' needs the batch that RL learns from: task.loss(buffer.sample())")
         require(batch, KEY_VIEW, self)
         return batch
-
-    def forward(self, views: TensorDictBase) -> TensorDictBase:
-        """Returns ``loss_auxiliary`` and ``contrastive_accuracy``."""
-        out = self.loss_module(views)
-        return out.set("loss_auxiliary", self.coeff * out.pop("loss_contrastive"))
-
-    def update_targets(self) -> None:
-        """Updates the slow copy of the encoder."""
-        if self._targets is not None:
-            self._targets.step()

@@ -43,6 +43,13 @@ class EncodingLoss(TargetLoss):
         # Not a submodule: this loss must not train, move or save its parameters.
         self.__dict__["target_encoder_network"] = target_encoder_network
 
+    def train(self, mode: bool = True) -> EncodingLoss:
+        """Sets the mode of the loss and of its networks: in evaluation the context network has no dropout."""
+        super().train(mode)
+        for name in self._networks_by_name():
+            self.__dict__[name].train(mode)  # not submodules: the loss holds their parameters alone
+        return self
+
     def encode(self, pixels: Tensor) -> Tensor:
         """Encodes pixels with the online encoder, with gradients."""
         return call_with(self.encoder_network_params, self.encoder_network, pixels)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
 from torchrl.envs import Compose
-from torchrl.objectives import SoftUpdate
 
 from mcurl_torchrl.checks import check_number
 from mcurl_torchrl.modules import ContextTransformer, project_encoder
-from mcurl_torchrl.modules.projections import own_projection
-from mcurl_torchrl.objectives.auxiliary_task import AuxiliaryTask
+from mcurl_torchrl.objectives.encoding_task import EncodingTask
 from mcurl_torchrl.objectives.masked_contrastive import MaskedContrastiveLoss
 from mcurl_torchrl.replay import FrameReplayBuffer
 from mcurl_torchrl.transforms import AugmentedViews, MaskObservations
@@ -21,7 +18,7 @@ from mcurl_torchrl.transforms import AugmentedViews, MaskObservations
 __all__ = ["MaskedContrastiveTask"]
 
 
-class MaskedContrastiveTask(AuxiliaryTask):
+class MaskedContrastiveTask(EncodingTask):
     """Reconstructs the hidden observations of slices, in latent space (M-CURL, https://arxiv.org/abs/2010.07470).
 
     Draws slices of consecutive observations from a replay buffer, makes two augmented views of them, hides observations
@@ -66,6 +63,7 @@ class MaskedContrastiveTask(AuxiliaryTask):
     """
 
     shown = ("contrastive_accuracy",)
+    loss_module: MaskedContrastiveLoss
 
     def __init__(
         self,
@@ -97,7 +95,6 @@ class MaskedContrastiveTask(AuxiliaryTask):
     ) -> None:
         super().__init__(encoder, coeff=coeff, warmup_updates=warmup_updates, warmup_initial_scale=warmup_initial_scale)
         check_number("mask_ratio", mask_ratio, above=0, most=1)  # with 0 there is nothing to learn
-        check_number("tau", tau, above=0, most=1)
         projected = project_encoder(encoder, projection, feature_dim=feature_dim, hidden_dim=hidden_dim)
         context = ContextTransformer(
             projected.feature_dim,  # type: ignore[arg-type]
@@ -107,8 +104,7 @@ class MaskedContrastiveTask(AuxiliaryTask):
             scale_attention=scale_attention,
         )
         reconstructing = self._make_context(context).to(self.device)
-        self.__dict__["_own_networks"] = {"context": reconstructing, **own_projection(projected, encoder)}
-        self.loss_module = MaskedContrastiveLoss(
+        loss = MaskedContrastiveLoss(
             projected,
             reconstructing,
             negatives=negatives,
@@ -120,7 +116,7 @@ class MaskedContrastiveTask(AuxiliaryTask):
             ranks=buffer.ranks,
         )
         owns_copies = target_encoder is None or key_context
-        self._targets = SoftUpdate(self.loss_module, tau=tau) if owns_copies else None
+        self.hold(loss, encoder, tau=tau, owns_copies=owns_copies, context=reconstructing)
         mask = MaskObservations(
             mask_ratio,
             zero=zero,
@@ -133,16 +129,6 @@ class MaskedContrastiveTask(AuxiliaryTask):
         keys = [buffer.pixels_key, *self._context_keys(buffer)]
         self.read_slices(buffer, num_slices=num_slices, slice_len=slice_len, keys=keys, transform=views)
 
-    def own_networks(self) -> dict[str, nn.Module]:
-        """Returns the context network and, where there is one, the projection."""
-        return self.__dict__["_own_networks"]
-
-    def reset_networks(self, keep: float) -> list[nn.Parameter]:
-        """Draws new weights of context and projection; a slow copy of the encoder keeps a part of its weights."""
-        new = super().reset_networks(keep)
-        self.loss_module.reset_targets({"encoder_network": keep, "context_network": 0.0})
-        return new
-
     def _make_context(self, transformer: ContextTransformer) -> nn.Module:
         """Returns the network that reconstructs latents; a subclass may wrap the Transformer in another network."""
         return transformer
@@ -150,13 +136,3 @@ class MaskedContrastiveTask(AuxiliaryTask):
     def _context_keys(self, buffer: FrameReplayBuffer) -> tuple[NestedKey, ...]:
         """Returns the stored entries that the context network gets after the latents."""
         return ()
-
-    def forward(self, views: TensorDictBase) -> TensorDictBase:
-        """Returns ``loss_auxiliary`` and the metrics of :class:`~mcurl_torchrl.MaskedContrastiveLoss`."""
-        out = self.loss_module(views)
-        return out.set("loss_auxiliary", self.coeff * out.pop("loss_contrastive"))
-
-    def update_targets(self) -> None:
-        """Updates the slow copy of the encoder and, for sym-CURL, of the Transformer."""
-        if self._targets is not None:
-            self._targets.step()

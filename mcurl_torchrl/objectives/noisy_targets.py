@@ -15,7 +15,6 @@ from torchrl.objectives import ValueEstimators
 
 from mcurl_torchrl.checks import check_number, require
 from mcurl_torchrl.modules.rainbow import expected_value, refuse_another_support
-from mcurl_torchrl.modules.resetting import shrink_and_perturb
 from mcurl_torchrl.objectives.functional import reduce_masked
 from mcurl_torchrl.objectives.parameters import call_with, replaced_params
 from mcurl_torchrl.objectives.target_loss import TargetLoss, valid_positions
@@ -90,8 +89,7 @@ class NoisyTargetLoss(TargetLoss):
         self.register_buffer("support", _check_support(value_network, support))
         self.register_load_state_dict_pre_hook(refuse_another_support)
         self.convert_to_functional(value_network, "value_network", create_target_params=True)
-        # TorchRL warns if none of its updaters moves the targets; here the loop copies them at exact steps.
-        self._has_update_associated["value_network"] = True
+        self.expect_updates()  # the loop copies at exact steps
         if hasattr(value_network, "reset_noise"):
             self.reset_target_noise()  # the copy was made with the noise of the online network
 
@@ -161,17 +159,6 @@ class NoisyTargetLoss(TargetLoss):
         interval of n, copies at every (n + 1)-th call.
         """
         self.update_target(1.0)
-
-    def reset_target(self, keep: dict[str, float]) -> None:
-        """Draws new weights of submodules of the target network, other ones than those of the online network.
-
-        Args:
-            keep (dict of str and float): by the name of each submodule, the part of its old weights that it keeps,
-                between 0 and 1.
-        """
-        with replaced_params(self.target_value_network_params, self.value_network):
-            for name, part in keep.items():
-                shrink_and_perturb(self.value_network.get_submodule(name), part)
 
     def reset_target_noise(self, generator: torch.Generator | None = None) -> None:
         """Draws new noise for the target network, not for the online network; without noisy layers it does nothing.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -98,7 +98,11 @@ class TargetLoss(LossModule):
             for key, parameter in self._online_params(name).items(True, True):
                 if isinstance(parameter, nn.Parameter):
                     target.get(key).lerp_(parameter, tau)  # with tau=1 a copy, to the last bit
-            self._has_update_associated[name] = True
+        self.expect_updates()
+
+    def expect_updates(self) -> None:
+        """Says that :meth:`update_target` will be called: TorchRL warns of targets that no updater of its own moves."""
+        self._has_update_associated.update((name, True) for name, _ in self._targets())
 
     def reset_parameters_recursive(self) -> None:
         """Draws new weights for all networks of the loss, and copies them to the slow copies.
@@ -115,17 +119,20 @@ class TargetLoss(LossModule):
         for name, target in self._targets():
             target.data.update_(self._online_params(name).data)
 
-    def reset_targets(self, keep: dict[str, float]) -> None:
-        """Draws new weights of the slow copies, other ones than those of the networks.
+    def reset_targets(self, keep: Mapping[str, float]) -> None:
+        """Draws new weights of slow copies, other ones than those of the networks.
 
         Args:
-            keep (dict of str and float): by the name of each network, the part of its copy's old weights that stays,
-                between 0 and 1.
+            keep (dict of str and float): the part of the copy's old weights that stays, between 0 and 1, by the name of
+                a network, or of its submodules: ``{"value_network.encoder": 0.8, "value_network.head": 0.0}``.
         """
         for name, target in self._targets():
             network: nn.Module = self.__dict__[name]
             with replaced_params(target, network):
-                shrink_and_perturb(network, keep[name])
+                for path, part in keep.items():
+                    first, _, rest = path.partition(".")
+                    if first == name:
+                        shrink_and_perturb(network.get_submodule(rest), part)
 
     def _networks_by_name(self) -> list[str]:
         names = [name.removesuffix("_params") for name in self._modules if name.endswith("_params")]

@@ -56,11 +56,10 @@ def collect_probe_data(env: EnvBase, *, episodes: int, steps: int, seed: int) ->
         seed (int): of the episodes, and of the random actions.
     """
     check_count("steps", steps)
-    generator_state = torch.get_rng_state()
-    torch.manual_seed(seed)
     stream = EpisodeStream(env, seed=seed)
     pixels, states, numbers = [], [], []
-    try:
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
         for episode in range(check_count("episodes", episodes)):
             stream.begin(episode)
             for _ in range(steps):
@@ -69,8 +68,6 @@ def collect_probe_data(env: EnvBase, *, episodes: int, steps: int, seed: int) ->
                 numbers.append(episode)
                 if stream.take(env.action_spec.rand())["next", "done"]:
                     break
-    finally:
-        torch.set_rng_state(generator_state)
     return ProbeData(torch.stack(pixels), torch.stack(states), torch.tensor(numbers))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.data import Bounded, Composite, TensorSpec
 from torchrl.envs.transforms import Transform
 
@@ -135,6 +135,20 @@ class CenterCrop(_ImageTransform):
         return _check_fits(self.size, height, width)
 
 
+def each_by_itself(augmentation: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Returns an augmentation that draws once per image, with the same generators: for images that are not slices."""
+    if not isinstance(augmentation, nn.Module):
+        return augmentation
+    parts = [part for part in augmentation.modules() if isinstance(part, _RandomImageTransform)]
+    if all(part.per == "sample" for part in parts):
+        return augmentation
+    twin = copy.deepcopy(augmentation)
+    copies = (part for part in twin.modules() if isinstance(part, _RandomImageTransform))
+    for part, made in zip(parts, copies, strict=True):
+        made.per, made.generator = "sample", part.generator
+    return twin
+
+
 class _RandomImageTransform(RandomTransform, _ImageTransform):
     """Draws one place per image, or one per slice of images."""
 
@@ -150,12 +164,6 @@ class _RandomImageTransform(RandomTransform, _ImageTransform):
         self.per = check_choice("per", per, _PER)
         self.slice_len = None if slice_len is None else check_count("slice_len", slice_len)
         self.generator = generator
-
-    def each_by_itself(self) -> _RandomImageTransform:
-        """Returns a copy that draws a place per image, with the same generator: for images that are not slices."""
-        twin = copy.deepcopy(self)
-        twin.per, twin.generator = "sample", self.generator
-        return twin
 
     def _apply_transform(self, obs: Tensor) -> Tensor:
         self._check_images(obs.shape)

@@ -11,7 +11,7 @@ from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor
 
 from mcurl_torchrl.checks import check_count, require
-from mcurl_torchrl.transforms.crops import _RandomImageTransform
+from mcurl_torchrl.transforms.crops import each_by_itself
 from mcurl_torchrl.transforms.keys import is_left_out
 from mcurl_torchrl.transforms.random_transform import RandomTransform
 
@@ -93,8 +93,7 @@ class MaskObservations(RandomTransform):
         self.replace = replace
         self.source = source
         # Replacements are not slices: a transform with one place per slice would refuse their number.
-        by_slice = isinstance(augment, _RandomImageTransform) and augment.per == "slice"
-        self.augment = augment.each_by_itself() if by_slice else augment  # type: ignore[union-attr]
+        self.augment = None if augment is None else each_by_itself(augment)
         self.slice_len = None if slice_len is None else check_count("slice_len", slice_len)
         self.generator = generator
 

@@ -12,7 +12,7 @@ from torchrl.data import Bounded, Categorical, LazyTensorStorage
 
 from mcurl_torchrl import CategoricalDQNLoss, FrameReplayBuffer, LatentSAC, PrioritizedTransitionSampler
 from mcurl_torchrl.agents import Agent, RainbowAgent, Resets, SACAgent
-from mcurl_torchrl.modules import GaussianPolicy, RainbowPolicy
+from mcurl_torchrl.modules import GaussianPolicy, MomentumCopy, RainbowPolicy
 from mcurl_torchrl.modules.resetting import reset_network, shrink_and_perturb
 from mcurl_torchrl.objectives import ContrastiveTask, MaskedContrastiveTask
 from mcurl_torchrl.objectives.masked_reconstruction_task import MaskedReconstructionTask
@@ -321,6 +321,47 @@ def test_every_own_parameter_of_a_task_is_new(name: str):
         torch.equal(value, shared[key]) for key, value in floats(encoder=encoder).items()
     )  # the agent's to reset
     task.loss(buffer.sample()).backward()
+
+
+@pytest.mark.parametrize("algo", ["curl", "mcurl", "sym_curl"])
+def test_the_slow_copy_of_a_projection_is_new_and_that_of_the_encoder_is_not(algo: str) -> None:
+    policy = GaussianPolicy([1, SIZE, SIZE], 2, num_layers=1, num_filters=2, feature_dim=6, hidden_dim=8)
+    buffer, encoder = make_buffer(discrete=False), policy.encoder
+    make = ContrastiveTask if algo == "curl" else MaskedContrastiveTask
+    options = {"curl": {}, "mcurl": {}, "sym_curl": {"key_context": True}}[algo]
+    task = make(encoder, buffer, num_slices=2, slice_len=5, projection="linear", feature_dim=4, **options)
+    slow = dict(task.loss_module.target_encoder_network_params.flatten_keys(".").items())
+    if algo == "sym_curl":
+        slow |= dict(task.loss_module.target_context_network_params.flatten_keys(".").items())
+    with torch.no_grad():
+        for value in slow.values():
+            value.fill_(100.0)  # far from any new weight
+    task.reset_networks(KEEP)
+    for name, value in slow.items():
+        if name.startswith("encoder.convs"):
+            assert (value > 70).all() and (value < 80).all(), name
+        elif not name.startswith("encoder."):  # CURL's encoder has a linear layer that its projection replaces
+            assert (value < 50).all(), name
+
+
+def test_targets_with_a_tau_of_1_are_the_networks_after_a_reset_too() -> None:
+    buffer = make_buffer(discrete=True)
+    network = RainbowPolicy([1, SIZE, SIZE], 3, hidden_dim=5, num_atoms=3).network
+    spec, parts = Categorical(3), {"head": network.head}
+    slices = {"num_slices": 2, "slice_len": 5, "projector": "head", "tau": 1.0}
+    for task in (
+        SelfPredictionTask(network.encoder, buffer, action_spec=spec, **parts, steps_ahead=2, target_tau=1.0),
+        MaskedReconstructionTask(network.encoder, buffer, action_spec=spec, **parts, **slices),
+    ):
+        shrink_and_perturb(network.encoder, KEEP)
+        shrink_and_perturb(network.head, 0.0)
+        task.reset_networks(KEEP)
+        copies = [child for child in task.children() if isinstance(child, MomentumCopy)]
+        assert len(copies) == 2
+        for copy in copies:
+            followed = network.encoder if copy.follows(network.encoder) else network.head
+            for value, own in zip(followed.parameters(), copy.copy.parameters(), strict=True):
+                assert torch.equal(value, own)
 
 
 def test_the_warm_up_of_a_task_starts_again() -> None:

@@ -54,3 +54,8 @@ def test_gradients_of_encoder_and_task_are_clipped_together():
     assert gradient_norm(free.task.own_parameters()).item() == pytest.approx(1e3 * 2**0.5, rel=1e-4)
     with pytest.raises(ValueError, match="auxiliary_max_gradient_norm=0; it must be above 0"):
         make_agent({}, auxiliary_max_gradient_norm=0)
+
+
+def test_a_warm_up_of_the_encoder_without_its_decay_is_refused():
+    with pytest.raises(ValueError, match="auxiliary_encoder_warms_up=true needs auxiliary_encoder_decays=true"):
+        make_agent({}, auxiliary_encoder_warms_up=True, auxiliary_encoder_decays=False)

@@ -86,6 +86,7 @@ def test_leading_dimensions_and_dtypes(encoder: nn.Module) -> None:
     expected = encoder(pixels)
     torch.testing.assert_close(encoder(pixels[0, 0]), expected[0, 0])
     torch.testing.assert_close(encoder(pixels.float() / 255), expected)
+    torch.testing.assert_close(encoder(pixels.double() / 255), expected)  # augmentations may return any float
     assert encoder(pixels[:0]).shape == (0, *expected.shape[1:])
     expected.sum().backward()
     assert all(parameter.grad is not None for parameter in encoder.parameters())

@@ -155,6 +155,24 @@ class TestDuelingHead:
             torch.testing.assert_close(log_probabilities[:, action], logits - logits.logsumexp(-1, keepdim=True))
         assert head(latent[:0]).shape == (0, 3, 5)
 
+    def test_the_gradient_into_the_encoder_is_scaled_and_nothing_else(self) -> None:
+        def gradients(scale: float) -> tuple[Tensor, list[Tensor]]:
+            torch.manual_seed(0)
+            head, latent = DuelingHead(8, 3, num_atoms=5, hidden_dim=6, gradient_scale=scale), torch.randn(4, 8)
+            latent.requires_grad_()
+            out = head(latent)
+            (out[:, 0].sum() + head.hidden(latent).sum()).backward()
+            (through_hidden,) = torch.autograd.grad(head.hidden(latent).sum(), latent)
+            return out, [latent.grad - through_hidden, *(value.grad for value in head.parameters())]
+
+        plain, (into, *own) = gradients(1.0)
+        scaled, (less, *same) = gradients(0.5)
+        assert torch.equal(plain, scaled)
+        torch.testing.assert_close(less, into / 2)
+        torch.testing.assert_close(same, own)
+        with pytest.raises(ValueError, match="gradient_scale=0; it must be above 0"):
+            DuelingHead(8, 3, gradient_scale=0)
+
     def test_no_noise_to_draw(self) -> None:
         policy, pixels = make_policy(noisy=False), make_pixels(5)
         before, state = policy.network(pixels), torch.get_rng_state()

@@ -186,6 +186,15 @@ class TestEdges:
 
 
 class TestContracts:
+    def test_in_evaluation_there_is_no_dropout(self) -> None:
+        loss, batch = make_loss(dropout=0.5), make_batch()
+        first, second = (loss(batch)["loss_contrastive"] for _ in range(2))
+        assert first != second
+        loss.eval()
+        first, second = (loss(batch)["loss_contrastive"] for _ in range(2))
+        assert first == second and not loss.context_network.training
+        assert loss.train().context_network.training
+
     def test_keys(self) -> None:
         loss = make_loss()
         assert loss.in_keys == [("mcurl", "query_pixels"), ("mcurl", "key_pixels"), ("mcurl", "masked")]

@@ -153,6 +153,14 @@ def test_a_dataset_is_read_up_to_the_limit(limit: int, held: int, tmp_path: Path
 # -- agents that start from it -----------------------------------------------------------------------------------------
 
 
+def test_the_rainbow_of_spr_starts_from_an_encoder_with_rescaled_features(tmp_path: Path):
+    spr = ["encoder.architecture=nature", "encoder.rescale=true"]
+    file = run(tmp_path / "encoder", *PRETRAIN["rainbow_mcurl"], *spr)
+    assert load_encoder(file).settings["rescale"] is True
+    rainbow = [*AGENTS["rainbow_mcurl"], "algo=rainbow", "rainbow.architecture=nature", "rainbow.rescale=true"]
+    train(tmp_path / "run", *SMALL, *rainbow, f"encoder.init='{file}'", recipe="rainbow_mcurl")
+
+
 @pytest.mark.parametrize("recipe", AGENTS)
 @pytest.mark.parametrize("frozen", [False, True])
 def test_an_agent_starts_from_it(recipe: str, frozen: bool, of_sac: Path, tmp_path: Path):

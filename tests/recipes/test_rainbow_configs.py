@@ -156,13 +156,16 @@ def test_the_other_rainbows_differ_where_they_do():
     assert dopamine["rainbow.n_step"] == "20 -> 10" and otrainbow["rainbow.n_step"] == "20 -> 3"
     spr, sr_spr = changes("reference=spr"), changes("reference=sr_spr")
     assert {name.removeprefix("rainbow.") for name in spr} == {
-        *("architecture", "rescale", "n_step", "sigma_init", "epsilon_begin", "first_update_agent_steps"),
-        *("updates_per_agent_step", "target_interval_agent_steps", "priorities"),
+        *("architecture", "rescale", "gradient_scale", "n_step", "sigma_init", "epsilon_begin"),
+        *("first_update_agent_steps", "updates_per_agent_step", "target_interval_agent_steps", "priorities"),
         *(f"augmentation.{key}" for key in ("batch", "batch_intensity", "views", "views_intensity", "second_next")),
     }
     assert {name.removeprefix("rainbow.") for name in sr_spr} - {name.removeprefix("rainbow.") for name in spr} == {
-        *("hidden_dim", "noisy", "epsilon_end", "epsilon_decay_agent_steps", "target_tau", "resets.interval_updates"),
-        "act_with_target",
+        *("hidden_dim", "noisy", "epsilon_decay_agent_steps", "target_tau", "resets.interval_updates"),
+        *("act_with_target", "priority_correction_begin", "priority_correction_end", "max_gradient_norm"),
+    }
+    assert {name for name in spr if name not in sr_spr} == {
+        *("augmentation.second_next", "rainbow.gradient_scale", "rainbow.priorities"),
     }
 
 

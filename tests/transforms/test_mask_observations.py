@@ -9,10 +9,12 @@ import pickle
 import pytest
 import torch
 from tensordict import TensorDict
+from torch import nn
 from torchrl.data import LazyTensorStorage
 from torchrl.envs import Compose
 
 from mcurl_torchrl import FrameReplayBuffer, MaskObservations, RandomCrop
+from mcurl_torchrl.transforms import RandomIntensity
 from tests.replay.episodes import make_buffer, make_episode, numbers_in
 
 QUERY, KEY, MASKED, ZEROED = (("mcurl", name) for name in ("query_pixels", "key_pixels", "masked", "zeroed"))
@@ -153,6 +155,15 @@ def test_replacements_are_augmented_one_by_one() -> None:
     corners = mask(batch)[QUERY][:, 0, 0, 0].tolist()
     assert len(set(corners)) > 20
     MaskObservations(1.0, zero=0.0, replace=0.5, source=lambda n: numbered.expand(n, 2, 10, 10), augment=augment)(batch)
+
+
+def test_replacements_are_augmented_one_by_one_by_each_part_of_an_augmentation() -> None:
+    options = {"per": "slice", "slice_len": 10}
+    augment = nn.Sequential(RandomCrop(2, **options), RandomIntensity(0.05, **options))
+    source = torch.randint(256, (1, 10, 10), dtype=torch.uint8)
+    mask = MaskObservations(1.0, zero=0.0, replace=1.0, source=lambda n: source.expand(n, 1, 10, 10), augment=augment)
+    mask(TensorDict({"mcurl": {"query_pixels": torch.zeros(13, 1, 2, 2)}}, [13]))
+    assert [part.per for part in augment] == ["slice", "slice"]
 
 
 def test_keys_of_ones_own() -> None:
