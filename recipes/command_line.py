@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # this imports torch, which takes seconds: functions import i
     from mcurl_torchrl.training import RunDirectory
 
 SHARED = CONF / "shared"
+TEXTS = ("title", "out")  # settings that take any text
 PATHS = (
     "resume",
     "run",
@@ -186,9 +187,11 @@ def open_run(override: Override) -> RunDirectory:
 
 
 def quote_existing(argument: str) -> str:
-    """Quotes the path of an existing file or folder, because some characters have a meaning in Hydra's grammar."""
+    """Quotes paths of existing files and plain text, because some characters have a meaning in Hydra's grammar."""
     key, equals, typed = argument.partition("=")
-    return f"{key}={quoted(typed)}" if key in PATHS and typed and os.path.lexists(typed) else argument
+    is_path = key in PATHS and typed and os.path.lexists(typed)
+    is_text = key in TEXTS and typed[:1] not in ("", "'", '"')
+    return f"{key}={quoted(typed)}" if is_path or is_text else argument
 
 
 def quoted(path: str | Path) -> str:

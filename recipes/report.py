@@ -68,7 +68,7 @@ HOW = [
 
 
 def main(cfg: DictConfig) -> None:
-    if OmegaConf.is_missing(cfg, "runs") or cfg.runs is None or cfg.runs == [] or OmegaConf.is_dict(cfg.runs):
+    if OmegaConf.is_missing(cfg, "runs") or cfg.runs in (None, "", []) or OmegaConf.is_dict(cfg.runs):
         raise BadCommand("runs=DIR is needed: a folder with runs, or a list of folders: 'runs=[DIR, DIR]'")
     check_values(cfg)
     given = OmegaConf.to_container(cfg).get("runs")
@@ -111,7 +111,9 @@ def left_out(found: Found, grouping: Grouping) -> list[str]:
         run.path: "; ".join(run.remarks).removeprefix("left out: ") for run in found.runs if run.status == DAMAGED
     }
     reasons |= dict(found.unreadable)
-    reasons |= {run.path: f"seed {run.seed} has two runs; `{kept.path}` counts" for run, kept in grouping.twice}
+    reasons = {
+        run.path: f"seed {run.seed} has two runs; `{kept.path}` counts" for run, kept in grouping.twice
+    } | reasons
     items = [f"Left out: `{path}`: {why}." for path, why in list(reasons.items())[:MOST_LISTED]]
     return items + ([f"{len(reasons) - MOST_LISTED} more runs are left out."] if len(reasons) > MOST_LISTED else [])
 

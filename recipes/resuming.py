@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +26,8 @@ from recipes.old_settings import as_of_today
 
 # Settings that are not compared when a run is resumed, because they do not affect its numbers.
 NOT_COMPARED = ("resume", "resume_changed", "logging.progress")
+# Settings that only tell what another setting may take.
+ONLY_TELLING = ("env.following_camera_id",)
 # Settings that a resumed run may change: they change at most the last digits of its numbers.
 MAY_CHANGE = ("threads", "compile", "cuda_graphs")
 
@@ -32,6 +37,8 @@ def continues(cfg: DictConfig, directory: RunDirectory) -> bool:
     if cfg.resume not in (None, AUTO):
         return True
     if not directory.manifest.exists():
+        if results_in(directory):
+            raise BadCommand(f"{directory.path} {without_manifest(directory)}")
         return False
     place = quoted(directory.path)
     if Checkpoints(directory.checkpoints).latest() is not None:
@@ -51,6 +58,17 @@ def continues(cfg: DictConfig, directory: RunDirectory) -> bool:
     return False
 
 
+def results_in(directory: RunDirectory) -> list[str]:
+    """Returns the names of files that only a run's training writes."""
+    written = [path.name for path in (directory.eval.path, directory.result) if path.exists()]
+    return written + (["checkpoints"] if any(directory.checkpoints.glob("checkpoint-*")) else [])
+
+
+def without_manifest(directory: RunDirectory) -> str:
+    listed = ", ".join(results_in(directory))
+    return f"has {listed}, but no {directory.manifest.name} that says which run it is: restore it, or move the folder"
+
+
 def prepare_directory(
     directory: RunDirectory,
     cfg: DictConfig,
@@ -68,7 +86,7 @@ def prepare_directory(
     overrides = [given for given in overrides if given.partition("=")[0] not in ("resume", "resume_changed")]
     if resume:
         changed = dict(differences(saved_config(directory), compared))
-        refused = [line for key, line in changed.items() if key not in MAY_CHANGE]
+        refused = [line for key, line in changed.items() if key not in (*MAY_CHANGE, *ONLY_TELLING)]
         if refused and not cfg.resume_changed:
             listed = "".join(f"\n  {line}" for line in refused)
             raise BadCommand(
@@ -93,8 +111,17 @@ def already_finished(cfg: DictConfig, directory: RunDirectory) -> str | None:
     env_steps = latest.step * repeat
     if env_steps < cfg.total_env_steps // repeat * repeat or latest.info.get("evaluation_due"):
         return None
+    if not is_json(directory.result) and directory.eval.path.exists():
+        return None  # it could not be written, for example on a full disk: the run writes it now
     longer = f"total_env_steps={2 * env_steps} resume_changed=true"
     return f"{directory.path} is finished, after {env_steps:,} env steps; to train for longer, add for example {longer}"
+
+
+def is_json(file: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        json.loads(file.read_text(encoding="utf-8"))
+        return True
+    return False
 
 
 def how_to_resume(directory: RunDirectory) -> str:

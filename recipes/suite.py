@@ -52,6 +52,12 @@ def main(arguments: list[str]) -> int:
     check_launcher(options.launcher, launcher_options)
     folder = changes.pop("dir", None)
     suite = read_suite(file, changes, folder)
+    if suite.declared and changes:
+        changed = ", ".join(f"suite.{key}" for key in changes)
+        raise BadCommand(
+            f"{changed}: {file} was declared at {suite.declared['time']}, and another plan is another suite: copy the "
+            "file under another name, change it there, and declare it"
+        )
     if options.declare:
         if changes:
             raise BadCommand(

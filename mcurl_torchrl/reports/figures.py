@@ -16,6 +16,7 @@ from mcurl_torchrl.training.curves import COLOURS, score_text, short_number
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.typing import LineStyleType
 
 Array = NDArray[np.float64]
 
@@ -24,7 +25,7 @@ __all__ = ["Curve", "Drawing", "draw_curves", "draw_estimates", "draw_profiles"]
 _WIDTH = 4.6  # inches: shown at the width of a phone, the letters keep their size
 _DPI = 200
 _NEAREST = 0.05  # half of the width of the shortest axis of scores
-_LINES = ("-", "--", "-.", ":")
+_LINES: tuple[LineStyleType, ...] = ("-", "-.", ":", (0, (3, 1, 1, 1, 1, 1)))  # a dashed line is an unfinished run
 _REFERENCE_MARKERS = ("D", "s", "^", "v", "P", "X")
 
 
@@ -36,7 +37,7 @@ class _Theme:
     grid: str
     colours: tuple[str, ...]
 
-    def style(self, label: str, order: Sequence[str]) -> tuple[str, str]:
+    def style(self, label: str, order: Sequence[str]) -> tuple[str, LineStyleType]:
         """Returns the color and the line style of a method; when the colors repeat, the line style changes."""
         index = order.index(label)
         return self.colours[index % len(self.colours)], _LINES[index // len(self.colours) % len(_LINES)]
@@ -217,7 +218,7 @@ def _draw(draw: Callable[[Figure, _Theme], None], *, height: float) -> Drawing:
     return Drawing(**images)
 
 
-def _draw_curve(axes: Axes, label: str, curve: Curve, style: tuple[str, str]) -> list[float]:
+def _draw_curve(axes: Axes, label: str, curve: Curve, style: tuple[str, LineStyleType]) -> list[float]:
     """Draws a method's curve; returns the heights of its points, which the axes have to show."""
     colour, line = style
     heights = [value for run in curve.returns for value in run]

@@ -161,6 +161,9 @@ class TrainingRun:
         self._clock.start()
         if self._evaluation_due:
             self.evaluate(self.completed, act, envs)
+        elif self.completed >= self.total and self.directory.eval.path.exists():  # the end came before the result
+            with self._or_warn(f"no {self.directory.result.name} at agent step {self.completed}"):
+                self._write_result(read_evaluations(self.directory.eval.path))
 
     def agent_steps(self, stride: int = 1) -> Iterator[int]:
         """Yields the numbers of agent steps, the first of all being ``stride``; call :meth:`begin` before.

@@ -12,19 +12,20 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from recipes.command_line import CONF
-from recipes.reports.runs import FINISHED, UNFINISHED, Run
-from recipes.resuming import flat
+from recipes.reports.runs import DAMAGED, FINISHED, UNFINISHED, Run
+from recipes.resuming import ONLY_TELLING, flat
 
 # Settings that may differ between runs that are averaged: they affect neither learning nor scores.
 NOT_COMPARED = (
     *("seed", "threads", "device", "resume", "resume_changed", "replay.memmap"),
     *("evaluation.video", "evaluation.num_envs"),
-    "env.following_camera_id",  # counts only where env.camera_id takes it
+    *ONLY_TELLING,
 )
 # Settings that are computed from env.published are compared; its other values are of methods that the run does not use.
 SECTIONS_NOT_COMPARED = ("logging.", "checkpoint.", "hydra.", "env.published.")
 ALWAYS_COMPARED = ("preset_name", "total_env_steps")
 NOT_SET = "not set"
+STATUSES = (FINISHED, UNFINISHED, DAMAGED)  # which run of a seed counts
 MOST_KEYS_IN_A_NAME = 2
 
 
@@ -160,7 +161,7 @@ def add_groups(method: str, runs: list[Run], grouping: Grouping) -> None:
         for _, same in sorted(by_seed.items()):
             # Prefer a finished run, then a run without remarks, then the run that was started first. Ignore the score.
             kept, *others = sorted(
-                same, key=lambda run: (run.status != FINISHED, len(run.remarks), run.started, str(run.path))
+                same, key=lambda run: (STATUSES.index(run.status), len(run.remarks), run.started, str(run.path))
             )
             grouping.twice += [(other, kept) for other in others]
             if kept.status == FINISHED:

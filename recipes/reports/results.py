@@ -191,18 +191,21 @@ def comparisons(section: Section, repetitions: int) -> list[Comparison]:
             task: difference_of_means(one, other, paired=task in paired)
             for task, (one, other) in zip(pairs, finals, strict=True)
         }
+        if len(pairs) == 1:  # as in aggregates: with few seeds this bootstrap is far too narrow
+            improvement = Estimate(improvement.value)
         found.append(Comparison(ours, theirs, tuple(pairs), paired, left_out, improvement, differences))
     return found
 
 
 def published_beside(section: Section, task: str) -> list[Published]:
-    """Returns the published results on a task at our numbers of steps, or at the next larger published number."""
+    """Returns the published results on a task at our numbers of steps, or at the next larger published number.
+
+    After more steps than any published number there is nothing to compare with.
+    """
     rows = [row for row in section.published if row.task == task]
     budgets = sorted({row.env_steps for row in rows})
     wanted = set()
     for group in section.groups:
         for run in [*group.runs, *group.unfinished] if group.task == task else []:
-            wanted.add(
-                next((budget for budget in budgets if budget >= run.total_env_steps), budgets[-1] if budgets else 0)
-            )
+            wanted.add(next((budget for budget in budgets if budget >= run.total_env_steps), None))
     return [row for row in rows if row.env_steps in wanted]

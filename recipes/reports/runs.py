@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,13 +23,14 @@ from recipes.launch import env_name
 from recipes.old_settings import as_of_today
 from recipes.resuming import flat
 from recipes.suites.definition import Experiment
-from recipes.suites.provenance import files_that_differ
+from recipes.suites.provenance import files_that_differ, started_before
 
 SUITE = "suite.yaml"
 FOLDER_NAME = re.compile(r"(?P<label>.+)-seed\d+(-\d{8}-\d{6})?")
 # Old configs do not contain the name of the recipe: it follows from their sections.
 SECTIONS = {"sac": "sac_mcurl", "rainbow": "rainbow_mcurl"}
 NEEDED = ("algo_name", "seed", "total_env_steps", "env.backend")
+NOT_A_SUITE = (OSError, ValueError, KeyError, TypeError, AttributeError, YAMLError, OmegaConfBaseException)
 FINISHED, UNFINISHED, DAMAGED = "finished", "unfinished", "damaged"
 
 
@@ -37,6 +40,7 @@ class Suite:
 
     path: Path
     commit: str | None = None
+    declared: str | None = None  # when it was declared
     planned: frozenset[Path] = frozenset()  # its runs' folders: RECIPE/ENV/LABEL-seedN
 
 
@@ -88,8 +92,8 @@ class Found:
 
     def not_started(self, suite: Suite) -> list[Path]:
         """Returns the runs of a suite that have no folder yet."""
-        there = {*(run.path for run in self.runs), *(path for path, _ in self.unreadable)}
-        return sorted(folder for folder in suite.planned if suite.path / folder not in there)
+        there = {path.resolve() for path in (*(run.path for run in self.runs), *(path for path, _ in self.unreadable))}
+        return sorted(folder for folder in suite.planned if (suite.path / folder).resolve() not in there)
 
 
 def find_runs(folders: list[Path]) -> Found:
@@ -98,8 +102,8 @@ def find_runs(folders: list[Path]) -> Found:
     for folder in folders:
         if not folder.is_dir():
             raise BadCommand(f"runs={folder}: {'it is a file' if folder.exists() else 'there is no such folder'}")
-        below = list(run_folders(folder, None, set(), found))
-        if not below:
+        below = list(run_folders(folder, suite_above(folder), set(), found))
+        if not below and not found.unreadable:
             raise BadCommand(
                 f"runs={folder}: there is no run below it; a run is a folder with config.yaml and manifest.json or "
                 "result.json"
@@ -131,22 +135,37 @@ def run_folders(
         try:
             suite = read_suite(folder)
             found.suites += [suite] if suite not in found.suites else []
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, YAMLError, OmegaConfBaseException) as error:
+        except NOT_A_SUITE as error:
             found.problems.append(f"{folder / SUITE} cannot be read, so its runs are not checked: {in_words(error)}.")
     directory = RunDirectory(folder)
     if directory.manifest.is_file() or (directory.result.is_file() and directory.config.is_file()):
         yield folder, suite
         return
+    if directory.result.is_file() or directory.eval.path.is_file():
+        found.unreadable.append((folder, f"it has no {directory.manifest.name} that says which run it is"))
+        return
     for below in sorted(folder.iterdir()):
-        if below.is_dir() and not below.name.startswith("."):
+        if below.is_symlink() and not below.exists():
+            found.problems.append(f"{below} is a link to a folder that is missing.")
+        elif below.is_dir() and not below.name.startswith("."):
             yield from run_folders(below, suite, seen, found)
+
+
+def suite_above(folder: Path) -> Suite | None:
+    """Returns the suite that a folder inside a suite's folder belongs to; None if there is none that can be read."""
+    for above in Path(os.path.abspath(folder)).parents:
+        if (above / SUITE).is_file():
+            with contextlib.suppress(*NOT_A_SUITE):
+                return read_suite(above)
+    return None
 
 
 def read_suite(folder: Path) -> Suite:
     content = OmegaConf.to_container(OmegaConf.load(folder / SUITE))
     experiments = [Experiment(**listed) for listed in content.get("experiments") or []]
     planned = frozenset(Path(run.name) for experiment in experiments for run in experiment.runs())
-    return Suite(folder, (content.get("declared") or {}).get("commit"), planned)
+    declared = content.get("declared") or {}
+    return Suite(folder, declared.get("commit"), declared.get("time"), planned)
 
 
 # -- one run -----------------------------------------------------------------------------------------------------------
@@ -214,6 +233,11 @@ def read_outcome(
         points = read_evaluations(directory.eval.path) if directory.eval.path.is_file() else []
         wanted = OmegaConf.select(cfg, "evaluation.episodes", default=1)
         curve = tuple((steps, sum(returns) / len(returns)) for steps, returns in points if len(returns) >= wanted)
+        for steps, mean in curve:
+            if finite(mean) is None:
+                raise ValueError(f"{directory.eval.path.name} is damaged: it has {mean} at {steps:,} env steps")
+        if result.get("finished") and finite(result.get("env_steps")) is None:
+            raise ValueError(f"{directory.result.name} is damaged: it has env_steps={result.get('env_steps')}")
     except (ValueError, KeyError, TypeError) as error:
         return DAMAGED, (), {}, [f"left out: {error}" if "damaged" in str(error) else f"left out: damaged ({error!r})"]
     remarks = [
@@ -224,7 +248,7 @@ def read_outcome(
     repeat = OmegaConf.select(cfg, "env.action_repeat", default=1)
     if not result.get("finished"):
         return UNFINISHED, curve, result, [*remarks, *last_error(directory)]
-    if result.get("env_steps", 0) < cfg.total_env_steps // repeat * repeat:
+    if result["env_steps"] < cfg.total_env_steps // repeat * repeat:
         return UNFINISHED, curve, result, [*remarks, "it was finished once, and is now trained for longer"]
     if why := disagreement(result, points):
         return DAMAGED, (), result, [f"left out: {why}"]
@@ -233,9 +257,12 @@ def read_outcome(
 
 def read_result(file: Path) -> dict[str, Any]:
     try:
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        result = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except json.JSONDecodeError as error:
         raise ValueError(f"{file.name} is damaged: {in_words(error)}") from error
+    if not isinstance(result, dict):
+        raise ValueError(f"{file.name} is damaged: it is no dictionary")
+    return result
 
 
 def last_error(directory: RunDirectory) -> list[str]:
@@ -274,11 +301,13 @@ def against_suite(run: Run, suite: Suite | None) -> list[str]:
     """Returns remarks on differences between a run and its suite."""
     if suite is None:
         return []
-    remarks, folder = [], run.path.relative_to(suite.path)
+    remarks, folder = [], Path(os.path.relpath(run.path, suite.path))
     if suite.planned and folder not in suite.planned:
         remarks.append(f"not in {SUITE}")
     elif suite.planned and (folder.parts[0], folder.name) != (run.recipe, f"{run.label}-seed{run.seed}"):
         remarks.append(f"it does not match its folder's name: it is {run.label} of {run.recipe}, seed {run.seed}")
+    if started_before(run.started, suite.declared):
+        remarks.append("started before the suite was declared")
     for commit in dict.fromkeys(run.commits):
         if suite.commit is not None and commit != suite.commit:
             ran = "an unknown commit" if commit is None else f"commit {commit[:7]}"

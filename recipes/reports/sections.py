@@ -34,6 +34,7 @@ from recipes.reports.results import (
 from recipes.reports.writing import Pages, decimal, number, seeds_text, spread, steps
 
 NO_INTERVAL = f"no interval where a task has fewer than {FEWEST_SEEDS} seeds"
+FEW_SHARED = f"no interval where two methods share fewer than {FEWEST_SEEDS} seeds of a task"
 MOST_IN_SHORT = 3  # comparisons at the beginning of the page
 MOST_DIFFERENCES = 40  # rows on the page; report.csv has them all
 
@@ -207,26 +208,41 @@ def in_pairs(one: Comparison, task: str | None = None) -> str:
     return f"{seeds} ({one.left_out[task]} left out)" if one.left_out[task] else seeds
 
 
+def over_tasks(one: Comparison) -> str:
+    """Says on how many tasks seeds are compared with each other, and how many runs have no partner."""
+    pairs = f"paired on {len(one.paired)} of {len(one.tasks)} tasks"
+    return f"{pairs} ({left} left out)" if (left := sum(one.left_out.values())) else pairs
+
+
+def how_certain(one: Comparison) -> str:
+    """Names the tasks of a comparison; a single one with the difference of returns, which has an interval there."""
+    if len(one.tasks) == 1:
+        return f"{one.tasks[0]}; the difference of their mean final returns is {number(one.differences[one.tasks[0]])}"
+    return f"{len(one.tasks)} tasks{'' if one.improvement.has_interval else f' ({FEW_SHARED})'}"
+
+
 def add_comparisons(pages: Pages, section: Section, repetitions: int) -> None:
     found = comparisons(section, repetitions)
     if not found:
         return
     rows, differences = [], []
     for one in found:
-        how = in_pairs(one) if len(one.tasks) == 1 else "paired" if set(one.paired) == set(one.tasks) else "not paired"
+        how = in_pairs(one) if len(one.tasks) == 1 else over_tasks(one)
         rows.append([one.ours, one.theirs, decimal(one.improvement, 2), str(len(one.tasks)), how])
         about = {"benchmark": section.benchmark, "method": one.ours, "other": one.theirs}
-        pages.record("comparison", "probability of improvement", one.improvement, tasks=" ".join(one.tasks), **about)
+        pages.record(
+            "comparison", "probability of improvement", one.improvement, tasks=" ".join(one.tasks), seeds=how, **about
+        )
         for task, difference in one.differences.items():
             how = in_pairs(one, task)
             differences.append([task, one.ours, one.theirs, number(difference), how])
-            pages.record("comparison", "difference of final returns", difference, task=task, **about)
+            pages.record("comparison", "difference of final returns", difference, task=task, seeds=how, **about)
     pages.blocks += [
         Heading("Method against method", level=3),
         TableBlock(
-            "Probability that a run of the first method ends higher than a run of the second, on a task drawn from "
-            "those that both have; a tie counts half. 95 % intervals by the stratified bootstrap. Only seeds that both "
-            "have are compared; if they share none, all are.",
+            "Probability that a run of the first method ends higher than a run of the second, over all combinations of "
+            "their runs on a task drawn from those that both have; a tie counts half. Over several tasks with 95 % "
+            "intervals by the stratified bootstrap. Only seeds that both have count; if they share none, all do.",
             ["first", "second", "probability", "tasks", "seeds"],
             rows,
         ),
@@ -234,8 +250,7 @@ def add_comparisons(pages: Pages, section: Section, repetitions: int) -> None:
     if len(found) <= MOST_IN_SHORT:
         pages.in_short += [
             f"{section.name}: a run of {one.ours} ends higher than one of {one.theirs} with probability "
-            f"{decimal(one.improvement, 2)}, on {one.tasks[0] if len(one.tasks) == 1 else f'{len(one.tasks)} tasks'}"
-            f"{'' if one.improvement.has_interval else f' ({NO_INTERVAL})'}."
+            f"{decimal(one.improvement, 2)}, on {how_certain(one)}."
             for one in found
         ]
     if len(differences) <= MOST_DIFFERENCES:

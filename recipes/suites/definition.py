@@ -52,6 +52,13 @@ class PlannedRun:
         of_any_seed = tuple(line for line in self.overrides if not line.startswith("seed="))
         return {**_composed(self.recipe, of_any_seed), "seed": self.seed}
 
+    @property
+    def env_steps(self) -> int:
+        """The env steps of its last evaluation: whole agent steps."""
+        settings = self.settings()
+        repeat = settings["env"]["action_repeat"]
+        return settings["total_env_steps"] // repeat * repeat
+
 
 @functools.cache
 def _composed(recipe: str, overrides: tuple[str, ...]) -> dict[str, Any]:
@@ -159,8 +166,12 @@ def read_suite(file: Path, changes: Mapping[str, Any], folder: str | None = None
     content = _read_yaml(file)
     _check_keys(f"{file}", content, TOP_KEYS)
     listed = content.get("experiments")
-    if not isinstance(listed, list) or not listed:
+    if not listed:
         raise BadCommand(f"{file}: the suite is empty: it has no experiments")
+    if not isinstance(listed, list):
+        raise BadCommand(f"{file}: experiments must be a list, with a dash before each: - recipe: sac_mcurl")
+    if not isinstance(content.get("dir"), str | None):
+        raise BadCommand(f"{file}: dir={content['dir']}; it must be one folder")
     experiments = [
         _read_experiment(f"{file}: experiments[{number}]", one, changes) for number, one in enumerate(listed)
     ]

@@ -10,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from mcurl_torchrl.files import write_file
+from mcurl_torchrl.training import RunDirectory
 from recipes.command_line import BadCommand
 from recipes.file_errors import in_words
 from recipes.suites.definition import Experiment, Suite, how_many
@@ -36,8 +37,13 @@ def read_folder(suite: Suite) -> dict[str, Any] | None:
     """Reads the ``suite.yaml`` of a suite's folder; None if there is none yet.
 
     Raises:
-        BadCommand: if the folder holds another suite, or runs that this suite does not have, or if the file is damaged.
+        BadCommand: if the folder is no folder or a run's own, if it holds another suite, or runs that this suite does
+            not have, or if the file is damaged.
     """
+    if suite.folder.exists() and not suite.folder.is_dir():
+        raise BadCommand(f"suite.dir={suite.folder}: it is a file")
+    if RunDirectory(suite.folder).manifest.exists():
+        raise BadCommand(f"suite.dir={suite.folder}: it is the folder of a run; a suite needs a folder around its runs")
     file = suite.folder / "suite.yaml"
     if not file.exists():
         return None
@@ -59,7 +65,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _check_same(suite: Suite, file: Path, before: dict[str, Any]) -> None:
-    if before.get("name") != suite.name:
+    if before.get("name", suite.name) != suite.name:  # a declaration, as in kept results, has no name
         raise BadCommand(f"{suite.folder} holds the suite {before.get('name')}; give {suite.name} another suite.dir")
     if gone := sorted(before["runs"] - {run.name for run in suite.runs()}):
         raise BadCommand(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import subprocess
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+from omegaconf import OmegaConf
+from yaml import YAMLError
 
 from mcurl_torchrl.files import write_file
 from recipes.command_line import BadCommand
@@ -51,7 +55,7 @@ def marks(manifest: Mapping[str, Any], declared: Mapping[str, str] | None) -> li
     """
     if declared is None:
         return []
-    found = []
+    found = ["started before the suite was declared"] if started_before(manifest.get("time"), declared["time"]) else []
     for git_state in _code_of(manifest):
         commit = git_state.get("commit") or "unknown"
         differing = files_that_differ(declared["commit"], commit)
@@ -61,6 +65,14 @@ def marks(manifest: Mapping[str, Any], declared: Mapping[str, str] | None) -> li
         if git_state.get("dirty"):
             found.append("with uncommitted changes")
     return list(dict.fromkeys(found))
+
+
+def started_before(started: Any, declared: str | None) -> bool:
+    """Tells whether a run was started before the suite was declared; not if one of the times is not known."""
+    try:
+        return datetime.fromisoformat(started) < datetime.fromisoformat(str(declared))
+    except (TypeError, ValueError):
+        return False
 
 
 def _code_of(manifest: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -98,6 +110,13 @@ def declare(suite: Suite) -> Path:
     if changed:
         raise BadCommand(f"declare=true: commit or revert these changes first: {', '.join(changed)}")
     text = suite.file.read_text(encoding="utf-8").rstrip("\n")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_file(target, f"{text}\ndeclared:\n  commit: {commit}\n  time: {now()}\n".encode())
-    return target
+    declared = {"commit": commit, "time": now()}
+    text = "\n".join([text, "declared:", *(f"  {key}: {value}" for key, value in declared.items()), ""])
+    with contextlib.suppress(YAMLError):
+        if OmegaConf.create(text) == {**OmegaConf.load(suite.file), "declared": declared}:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_file(target, text.encode())
+            return target
+    raise BadCommand(
+        f"{suite.file}: nothing can be added at its end; write it without braces, and without an empty declared"
+    )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from omegaconf import OmegaConf
 
-from mcurl_torchrl.training import Checkpoints, RunDirectory, RunDirectoryInUse, tables
+from mcurl_torchrl.training import Checkpoints, RunDirectory, RunDirectoryInUse, read_evaluations, tables
 from recipes.reports.runs import DAMAGED, FINISHED, read_outcome
-from recipes.resuming import flat, saved_config
+from recipes.reports.runs import read_result as result_of
+from recipes.resuming import ONLY_TELLING, flat, results_in, saved_config, without_manifest
 from recipes.suites.definition import PlannedRun
 
 # Settings in which a run may differ from the suite's plan: they do not affect learning.
@@ -49,7 +49,9 @@ def look(run: PlannedRun, directory: RunDirectory) -> Found:
 
 def _look(run: PlannedRun, directory: RunDirectory) -> Found:
     if not directory.manifest.is_file():
-        return Found("in use", used) if (used := user_of(directory)) else Found("missing")
+        if used := user_of(directory):
+            return Found("in use", used)
+        return Found("refused", without_manifest(directory)) if results_in(directory) else Found("missing")
     manifest = directory.read_manifest()
     if manifest.get("recipe") != run.recipe:
         return Found("refused", f"it holds a run of the recipe {manifest.get('recipe')}, not of {run.recipe}")
@@ -64,13 +66,22 @@ def _look(run: PlannedRun, directory: RunDirectory) -> Found:
         return Found("interrupted")
     if any(directory.checkpoints.glob("checkpoint-*")):
         return Found("refused", f"no checkpoint in {directory.checkpoints} can be read")
+    points = read_evaluations(directory.eval.path) if directory.eval.path.is_file() else []
+    if points and points[-1][0] >= run.env_steps:
+        why = "has the last evaluation, but there is no result.json and no checkpoint: restore one of them, or move"
+        return Found("refused", f"{directory.eval.path.name} {why} {directory.path}")
     return Found("unsaved")
 
 
 def outcome(run: PlannedRun, directory: RunDirectory) -> Found | None:
     """Returns that a run is finished, or that its files contradict each other, as in a report; None before its end."""
-    if read_result(directory).get("finished") is not True:
-        return None
+    try:
+        if result_of(directory.result).get("finished") is not True:
+            return None
+    except ValueError as error:
+        if Checkpoints(directory.checkpoints).latest() is not None:
+            return None  # the resumed run writes it again
+        return Found("refused", f"{error}; restore it, or move {directory.path}")
     status, _, _, remarks = read_outcome(directory, OmegaConf.create(run.settings()))
     if status == FINISHED:
         return Found("finished")
@@ -100,7 +111,7 @@ def disagreements(saved: Any, planned: dict[str, Any], set_there: set[str]) -> I
     """
     before, now = dict(flat(saved)), dict(flat(planned))
     for key in sorted({*before, *now}):
-        if key.partition(".")[0] in NOT_COMPARED or before.get(key) == now.get(key):
+        if key.partition(".")[0] in NOT_COMPARED or key in ONLY_TELLING or before.get(key) == now.get(key):
             continue
         if (key in before and key in now) or key in set_there:
             yield f"{key} is {before.get(key)}, not {now.get(key)}"
@@ -113,9 +124,7 @@ def _key(override: str) -> str:
 def read_result(directory: RunDirectory) -> dict[str, Any]:
     """Reads ``result.json``; returns an empty dictionary if it is missing or damaged."""
     with contextlib.suppress(OSError, ValueError):
-        result = json.loads(directory.result.read_text(encoding="utf-8"))
-        if isinstance(result, dict):
-            return result
+        return result_of(directory.result)
     return {}
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # it needs this module
 Status = Literal["waiting", "running", "elsewhere", "done", "failed", "refused", "stopped"]
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STOPPED = (*(128 + number for number in STOP_SIGNALS), *(-number for number in STOP_SIGNALS))  # negative: very early
+START_AGAIN_SECONDS = 60.0  # the time before a launcher is asked again for a run that it could not start
 CHECK_SECONDS = 0.5  # the time between two looks at the processes
 KILLED_SECONDS = 10.0  # how long to wait for killed processes; a process on another machine may take longer
 TWICE = "          (the same error twice, and no step was recorded: it is not tried again now)"
@@ -43,6 +44,7 @@ class Job:
     process: Process | None = None
     log_begin: int = 0
     fault: str = ""  # the message of the last attempt, if nothing was trained in it
+    not_before: float = 0.0  # when it may be started again, by the monotonic clock
 
     @property
     def log(self) -> Path:
@@ -55,8 +57,11 @@ class Job:
         self.status, self.reason = known.get(found.stage, "waiting"), found.reason
         return found.stage
 
-    def start(self, launcher: Launcher, nice: int) -> None:
-        """Starts or resumes the run, unless it is finished, refused, or running in another process."""
+    def start(self, launcher: Launcher, nice: int, retries: int = 0) -> None:
+        """Starts or resumes the run, unless it is finished, refused, or running in another process.
+
+        A launcher that cannot start it, such as a cluster that does not answer, is asked again a minute later.
+        """
         stage = self.look()
         if self.status != "waiting":
             return
@@ -75,7 +80,11 @@ class Job:
                 self.log_begin = log.tell()
             self.process = launcher.start(command, self.log, run=self.directory.path, nice=nice)
             self.status = "running"
-        except (OSError, NotStarted) as error:
+        except NotStarted as error:
+            self.status, self.reason = "failed", f"it could not be started: {error}"
+            if self.attempts <= retries:
+                self.status, self.not_before = "waiting", time.monotonic() + START_AGAIN_SECONDS
+        except OSError as error:
             self.status, self.reason = "failed", f"it could not be started: {error}"
 
     def end(self, code: int, retries: int, stopping: bool) -> None:
@@ -142,8 +151,9 @@ def work(
                 _follow(job, retries, stop, board)
             busy = sum(job.status in ("running", "elsewhere") for job in jobs)
             if not stop.requested:
-                for job in [job for job in jobs if job.status == "waiting"][: max(0, at_once - busy)]:
-                    job.start(launcher, nice)
+                ready = [job for job in jobs if job.status == "waiting" and job.not_before <= time.monotonic()]
+                for job in ready[: max(0, at_once - busy)]:
+                    job.start(launcher, nice, retries)
                     board.note(job)
             elif not asked:
                 asked = True

@@ -264,7 +264,7 @@ def test_fewer_than_three_seeds_have_no_interval_and_the_page_says_why(tmp_path:
     assert made.number(quantity="probability of improvement")[1:] == (None, None)
     assert "fewer than 3 seeds" in made.markdown and "mcurl on Pong (2 seeds)" in made.markdown
     (sentence,) = re.findall("- Atari: a run of mcurl ends higher .*", made.markdown)
-    assert sentence.endswith("on Pong (no interval where a task has fewer than 3 seeds).")
+    assert sentence.endswith("on Pong; the difference of their mean final returns is 0.5.")  # never with an interval
     assert not (made.out / "figures" / "atari-improvement.png").exists()  # points alone would look certain
 
 
@@ -394,6 +394,15 @@ def keep(file: Path, share: float) -> None:
     file.write_bytes(content[: int(len(content) * share)])
 
 
+def add_nan(file: Path) -> None:
+    """Changes the first return after training began."""
+    head, *lines = file.read_text().splitlines()
+    place = next(number for number, line in enumerate(lines) if not line.startswith("0,"))
+    step, env_steps, episode, _, length = lines[place].split(",")
+    lines[place] = ",".join([step, env_steps, episode, "nan", length])
+    file.write_text("\n".join([head, *lines, ""]))
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
@@ -412,9 +421,12 @@ def keep(file: Path, share: float) -> None:
         (lambda run: run.config.write_text(run.config.read_text().replace("seed: 3", "seed: x")), "has seed='x'"),
         (lambda run: run.manifest.write_text("{"), "manifest.json is damaged"),
         (lambda run: change(run.manifest, git="main"), "it is damaged"),
-        (lambda run: run.result.write_text("[1]"), "it is damaged"),
+        (lambda run: run.result.write_text("[1]"), "result.json is damaged: it is no dictionary"),
+        (lambda run: change(run.result, env_steps=None), "result.json is damaged: it has env_steps=None"),
+        (lambda run: add_nan(run.eval.path), r"eval.csv is damaged: it has nan at \d+,000 env steps"),
+        (lambda run: (run.manifest.unlink(), run.config.unlink()), "it has no manifest.json that says which run it is"),
     ],
-    ids=range(16),
+    ids=range(19),
 )
 def test_a_damaged_run_is_named_and_left_out(tmp_path: Path, damage, sentence: str):
     for seed in (1, 2, 3):
@@ -504,6 +516,40 @@ def test_what_is_other_than_the_suite_declares_is_marked(suite: Path, tmp_path: 
     assert "commit bbbbbbb, not the declared aaaaaaa" in made.markdown
     assert "3 of the 16 runs of the suite are not there yet: `Pong/mcurl-seed4`" in made.markdown
     assert made.number(kind="task", task="Pong", method="rainbow", quantity="final return")[0] == pytest.approx(-18)
+
+
+def test_the_suite_is_known_from_any_of_its_folders(suite: Path, tmp_path: Path):
+    runs = tmp_path / "runs"
+    shutil.copytree(suite, runs)
+    (runs / "suite.yaml").write_text(SUITE.replace(COMMIT, "b" * 40))
+    (tmp_path / "link").symlink_to(runs)
+    inside = [runs / "rainbow_mcurl", runs / "rainbow_mcurl" / "Pong"]
+    for folders in (
+        [runs],
+        [inside[0], runs],
+        [inside[1], runs],
+        [runs, tmp_path / "link"],
+        [inside[0] / ".." / ".." / "runs"],
+    ):
+        found = report_runs.find_runs(folders)
+        assert all(f"commit {COMMIT[:7]}, not the declared bbbbbbb" in run.remarks for run in found.runs), folders
+        assert [len(found.not_started(one)) for one in found.suites] == [4] * len(found.suites)
+    (alone,) = report_runs.find_runs([inside[1] / "mcurl-seed1"]).runs
+    assert alone.remarks and not report_runs.find_runs([inside[1]]).suites  # what else is missing was not asked
+
+
+def test_runs_from_before_the_declaration_are_marked(tmp_path: Path):
+    run = write_run(tmp_path / "rainbow_mcurl/Pong/mcurl-seed1", "env=Pong", "preset=cpu")
+    change(run.manifest, time="2025-12-31T23:00:00+00:00")
+    text = SUITE.replace("time: 2026-01-01", 'time: "2026-01-01T00:00:00+00:00"')
+    (tmp_path / "suite.yaml").write_text(text)
+    assert "started before the suite was declared" in report_runs.find_runs([tmp_path]).runs[0].remarks
+
+
+def test_a_link_to_a_missing_run_is_named(suite: Path, tmp_path: Path):
+    (tmp_path / "runs").symlink_to(suite)
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    assert report_runs.find_runs([tmp_path]).problems == [f"{tmp_path}/gone is a link to a folder that is missing."]
 
 
 def test_variants_of_a_suite_are_methods(tmp_path: Path):
@@ -618,10 +664,10 @@ def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_the_command(suite: Path, tmp_path: Path):
     (tmp_path / "algo=mcurl,seed=1").symlink_to(suite)  # as a sweep names its folders
-    done = command("runs=algo=mcurl,seed=1", "out=out", "title=Two games", cwd=tmp_path)
+    done = command("runs=algo=mcurl,seed=1", "out=out", "title=The author's games (two), all", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "IQM of the human-normalised score: mcurl 0." in done.stdout and "out/report.html" in done.stdout
-    assert "<h1>Two games</h1>" in (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    assert "<h1>The author&#x27;s games (two), all</h1>" in (tmp_path / "out/report.html").read_text(encoding="utf-8")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.html", "report.md", "report.csv", "figures"}
 
 
@@ -629,6 +675,7 @@ def test_the_command(suite: Path, tmp_path: Path):
     ("arguments", "sentence"),
     [
         ([], "report.py: runs=DIR is needed"),
+        (["runs="], "report.py: runs=DIR is needed"),
         (["runs=."], "report.py: runs=.: there is no run below it"),
         (["run=."], "there is no setting 'run'; did you mean runs"),
     ],

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,11 +18,11 @@ from mcurl_torchrl.training import RunDirectory, tables
 from recipes import suite as script
 from recipes.command_line import BadCommand
 from recipes.reports.runs import find_runs
-from recipes.suites import provenance
+from recipes.suites import provenance, workers
 from recipes.suites.board import Board
 from recipes.suites.definition import PlannedRun, read_suite
 from recipes.suites.folder import note_start
-from recipes.suites.processes import Local
+from recipes.suites.processes import Local, NotStarted
 from recipes.suites.provenance import declare, marks
 from recipes.suites.state import Progress, look, progress_in
 from recipes.suites.workers import Job, last_message
@@ -76,6 +77,8 @@ def test_a_run_that_was_interrupted(run: RunDirectory):
     assert look(PLANNED, run).stage == "interrupted"
     run.result.write_text("{")  # a damaged result is none
     assert look(PLANNED, run).stage == "interrupted"
+    shutil.rmtree(run.checkpoints)
+    assert "result.json is damaged" in look(PLANNED, run).reason
 
 
 def first_lines(file: Path, count: int) -> None:
@@ -114,6 +117,8 @@ def test_a_finished_run_that_is_now_trained_for_longer_is_not_finished(run: RunD
 def test_a_run_without_a_checkpoint_begins_anew(run: RunDirectory):
     unfinish(run)
     shutil.rmtree(run.checkpoints)
+    assert "eval.csv has the last evaluation" in look(PLANNED, run).reason
+    first_lines(run.eval.path, 3)
     (run.path / "error.log").write_text("what went wrong")
     assert look(PLANNED, run).stage == "unsaved"
     before = run.read_manifest()
@@ -122,6 +127,43 @@ def test_a_run_without_a_checkpoint_begins_anew(run: RunDirectory):
     assert job.process.wait() == 0 and look(PLANNED, run).stage == "finished"
     assert run.read_manifest()["time"] > before["time"] and run.read_manifest()["resumed"] == []
     assert (run.path / "error.log").read_text() == "what went wrong"
+
+
+@pytest.mark.parametrize("kept", ["eval.csv", "result.json", "checkpoints"])
+def test_results_without_a_manifest_are_not_thrown_away(run: RunDirectory, kept: str, capsys: pytest.CaptureFixture):
+    run.manifest.unlink()
+    for file in (run.eval.path, run.result, run.metrics.path):
+        if file.name != kept:
+            file.unlink()
+    if kept != "checkpoints":
+        shutil.rmtree(run.checkpoints)
+    before = sorted(run.path.rglob("*"))
+    found = look(PLANNED, run)
+    assert found.stage == "refused" and found.reason.startswith(f"has {kept}, but no manifest.json")
+    with pytest.raises(BadCommand, match=f"has {kept}, but no manifest.json that says which run it is: restore it"):
+        train(run.path, *SET)  # as a start by hand
+    assert sorted(run.path.rglob("*")) in (before, sorted([*before, run.path / ".lock"]))
+
+
+def test_a_result_that_was_not_written_is_written_when_the_run_is_resumed(run: RunDirectory):
+    before = json.loads(run.result.read_text())
+    for damage in (run.result.unlink, lambda: run.result.write_text("{")):
+        damage()
+        job = Job(PLANNED, run)
+        job.start(Local(), nice=0)
+        assert job.process.wait() == 0 and look(PLANNED, run).stage == "finished"
+        after = json.loads(run.result.read_text())
+        seconds = {"seconds", "seconds_evaluation"}
+        assert {key: after[key] for key in after.keys() - seconds} == {
+            key: before[key] for key in before.keys() - seconds
+        }
+
+
+def test_a_setting_that_only_tells_what_another_may_take_is_not_compared(run: RunDirectory):
+    cfg = OmegaConf.load(run.config)
+    cfg.env.following_camera_id = 7
+    run.write_config(OmegaConf.to_yaml(cfg))
+    assert look(PLANNED, run).stage == "finished"
 
 
 def test_checkpoints_that_cannot_be_read_are_not_thrown_away(run: RunDirectory):
@@ -351,6 +393,19 @@ def test_a_run_that_has_learned_something_is_tried_as_often_as_ever(run: RunDire
         assert (job.status, job.reason) == ("waiting" if attempt < 3 else "failed", WRONG[1])
 
 
+def test_a_launcher_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Down(Failing):
+        def start(self, command: list[str], log: Path, **how: object) -> SimpleNamespace:
+            raise NotStarted("sbatch: Socket timed out")
+
+    monkeypatch.setattr(workers, "START_AGAIN_SECONDS", 0.3)
+    jobs, board = [Job(PLANNED, RunDirectory(tmp_path / "rad-seed1"))], Board("small")
+    began = time.monotonic()
+    workers.work(jobs, Down(), board, SimpleNamespace(requested=False), at_once=1, nice=0, retries=1)
+    assert (jobs[0].status, jobs[0].attempts) == ("failed", 2) and time.monotonic() - began >= 0.3
+    assert jobs[0].reason == "it could not be started: sbatch: Socket timed out"
+
+
 # -- suite.yaml --------------------------------------------------------------------------------------------------------
 
 
@@ -399,6 +454,24 @@ def test_a_dry_run_refuses_a_folder_in_the_words_of_a_start(damaged: bool, tmp_p
         said.append(str(raised.value))
     assert said[0] == said[1]
     assert (tmp_path / "runs" / "suite.yaml").read_bytes() == before
+
+
+def test_a_folder_that_cannot_hold_a_suite(run: RunDirectory, tmp_path: Path):
+    write(tmp_path)
+    (tmp_path / "file").write_text("")
+    for place, why in ((tmp_path / "file", "it is a file"), (run.path, "it is the folder of a run")):
+        for options in ([], ["dry_run=true"]):
+            with pytest.raises(BadCommand, match=rf"suite\.dir={place}: {why}|File exists"):
+                script.main([f"suite={tmp_path}/small.yaml", f"suite.dir={place}", *options])
+
+
+def test_the_folder_of_kept_results_can_be_used(tmp_path: Path):
+    """Its suite.yaml is the declaration, which has no name."""
+    suite = write(tmp_path)
+    suite.folder.mkdir()
+    (suite.folder / "suite.yaml").write_text(YAML)
+    note_start(suite)
+    assert OmegaConf.load(suite.folder / "suite.yaml").name == "small"
 
 
 def test_a_damaged_suite_yaml(tmp_path: Path):
@@ -496,6 +569,14 @@ def test_runs_of_other_code_are_marked(repository: Path):
     assert marks(manifest(None), declared) == [f"of commit unknown, not of the declared {first[:7]}"]
 
 
+def test_runs_from_before_the_declaration_are_marked(repository: Path):
+    head = git(repository, "rev-parse", "HEAD")
+    declared = {"commit": head, "time": "2026-01-02T00:00:00+00:00"}
+    assert marks({**manifest(head), "time": "2026-01-02T00:00:00+00:00"}, declared) == []
+    early = {**manifest(head), "time": "2026-01-02T00:59:59+01:00"}
+    assert marks(early, declared) == ["started before the suite was declared"]
+
+
 def test_a_mark_stands_beside_the_return(run: RunDirectory, repository: Path, capsys: pytest.CaptureFixture[str]):
     board = Board("small", {"commit": git(repository, "rev-parse", "HEAD"), "time": ""})
     board.note(Job(PLANNED, run, "done"))
@@ -523,6 +604,27 @@ def test_declaring_a_file_of_ones_own(repository: Path):
     file.write_text(YAML)  # in no commit yet, like what will be added to it
     assert declare(read_suite(file, {})) == file
     assert read_suite(file, {}).declared["commit"] == git(repository, "rev-parse", "HEAD")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{experiments: [{recipe: sac_mcurl, envs: [walker-walk], algos: [rad], seeds: [1]}]}", f"{YAML}declared:\n"],
+)
+def test_a_file_that_cannot_be_added_to_stays_as_it_is(repository: Path, text: str):
+    file = repository / "benchmarks" / "suites" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    with pytest.raises(BadCommand, match="nothing can be added at its end"):
+        declare(read_suite(file, {}))
+    assert file.read_text() == text
+
+
+def test_a_declared_suite_is_run_as_it_was_declared(repository: Path):
+    target = declare(read_suite(repository / "recipes" / "conf" / "suite" / "small.yaml", {}))
+    with pytest.raises(
+        BadCommand, match=r"suite\.seeds: .*small\.yaml was declared at 20.*another plan is another suite"
+    ):
+        script.main([f"suite={target}", "suite.seeds=[1,2]", "dry_run=true"])
 
 
 @pytest.mark.parametrize("name", ["mcurl_torchrl/code.py", "mcurl_torchrl/new.py"])
