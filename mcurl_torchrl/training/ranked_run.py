@@ -84,6 +84,10 @@ class RankedRun(TrainingRun):
         """As in :class:`TrainingRun`, on the first rank."""
         self._on_first(step, lambda: TrainingRun.evaluate(self, step, act, envs))
 
+    def _write_result_again(self) -> None:
+        if self.ranks.leads:
+            super()._write_result_again()
+
     def save(self, step: int, *, score: float | None = None) -> None:
         """As in :class:`TrainingRun`, on the first rank."""
         if self._sign_of_life is not None:  # within an evaluation

@@ -161,9 +161,8 @@ class TrainingRun:
         self._clock.start()
         if self._evaluation_due:
             self.evaluate(self.completed, act, envs)
-        elif self.completed >= self.total and self.directory.eval.path.exists():  # the end came before the result
-            with self._or_warn(f"no {self.directory.result.name} at agent step {self.completed}"):
-                self._write_result(read_evaluations(self.directory.eval.path))
+        elif self.completed >= self.total:
+            self._write_result_again()
 
     def agent_steps(self, stride: int = 1) -> Iterator[int]:
         """Yields the numbers of agent steps, the first of all being ``stride``; call :meth:`begin` before.
@@ -421,6 +420,12 @@ class TrainingRun:
         if self.when_evaluated is not None:
             with self._or_warn(f"not all was written after the evaluation of agent step {step}"):
                 self.when_evaluated()
+
+    def _write_result_again(self) -> None:
+        """Writes the result of a run that is at its end: it may be missing, for example after a full disk."""
+        if self.directory.eval.path.exists():
+            with self._or_warn(f"no {self.directory.result.name} at agent step {self.completed}"):
+                self._write_result(read_evaluations(self.directory.eval.path))
 
     def _write_result(self, points: list[tuple[int, list[float]]]) -> None:
         means = [(env_steps, sum(returns) / len(returns)) for env_steps, returns in points]
