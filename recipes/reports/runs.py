@@ -142,11 +142,13 @@ def run_folders(
         yield folder, suite
         return
     if directory.result.is_file() or directory.eval.path.is_file():
-        found.unreadable.append((folder, f"it has no {directory.manifest.name} that says which run it is"))
+        if all(path.resolve() != place for path, _ in found.unreadable):
+            found.unreadable.append((folder, f"it has no {directory.manifest.name} that says which run it is"))
         return
     for below in sorted(folder.iterdir()):
         if below.is_symlink() and not below.exists():
-            found.problems.append(f"{below} is a link to a folder that is missing.")
+            broken = f"{below} is a link to a folder that is missing."
+            found.problems += [broken] if broken not in found.problems else []
         elif below.is_dir() and not below.name.startswith("."):
             yield from run_folders(below, suite, seen, found)
 

@@ -549,7 +549,11 @@ def test_runs_from_before_the_declaration_are_marked(tmp_path: Path):
 def test_a_link_to_a_missing_run_is_named(suite: Path, tmp_path: Path):
     (tmp_path / "runs").symlink_to(suite)
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    assert report_runs.find_runs([tmp_path]).problems == [f"{tmp_path}/gone is a link to a folder that is missing."]
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn/eval.csv").write_text("")
+    found = report_runs.find_runs([tmp_path, tmp_path])
+    assert found.problems == [f"{tmp_path}/gone is a link to a folder that is missing."]
+    assert [path.name for path, _ in found.unreadable] == ["torn"] and len(found.runs) == 12
 
 
 def test_variants_of_a_suite_are_methods(tmp_path: Path):
