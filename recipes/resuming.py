@@ -111,16 +111,26 @@ def already_finished(cfg: DictConfig, directory: RunDirectory) -> str | None:
     env_steps = latest.step * repeat
     if env_steps < cfg.total_env_steps // repeat * repeat or latest.info.get("evaluation_due"):
         return None
-    if not is_json(directory.result) and directory.eval.path.exists():
+    if not has_result(directory) and directory.eval.path.exists():
         return None  # it could not be written, for example on a full disk: the run writes it now
     longer = f"total_env_steps={2 * env_steps} resume_changed=true"
     return f"{directory.path} is finished, after {env_steps:,} env steps; to train for longer, add for example {longer}"
 
 
-def is_json(file: Path) -> bool:
+def read_result(file: Path) -> dict[str, Any]:
+    """Reads ``result.json``, an empty dictionary if it is missing; raises ValueError if it is damaged."""
+    try:
+        result = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file.name} is damaged: {in_words(error)}") from error
+    if not isinstance(result, dict):
+        raise ValueError(f"{file.name} is damaged: it is no dictionary")
+    return result
+
+
+def has_result(directory: RunDirectory) -> bool:
     with contextlib.suppress(OSError, ValueError):
-        json.loads(file.read_text(encoding="utf-8"))
-        return True
+        return bool(read_result(directory.result))
     return False
 
 

@@ -84,7 +84,7 @@ class ContrastiveTask(EncodingTask):
             target_encoder_network=target_encoder,
             ranks=buffer.ranks,
         ).to(self.device)
-        self.hold(loss, encoder, tau=tau, owns_copies=target_encoder is None)
+        self.hold(loss, encoder, tau=tau)
         if views == "slices":
             pair = AugmentedViews(augmentation, in_key=buffer.pixels_key)
             self.read_slices(buffer, num_slices=num_slices, slice_len=slice_len, transform=pair)

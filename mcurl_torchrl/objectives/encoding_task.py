@@ -21,9 +21,7 @@ class EncodingTask(AuxiliaryTask):
 
     loss_module: EncodingLoss
 
-    def hold(
-        self, loss: EncodingLoss, encoder: nn.Module, *, tau: float, owns_copies: bool, **networks: nn.Module
-    ) -> None:
+    def hold(self, loss: EncodingLoss, encoder: nn.Module, *, tau: float, **networks: nn.Module) -> None:
         """Takes the loss.
 
         Args:
@@ -31,13 +29,11 @@ class EncodingTask(AuxiliaryTask):
             encoder (nn.Module): the encoder of the RL agent.
 
         Keyword Args:
-            tau (float): how far :meth:`update_targets` moves the slow copies of the loss.
-            owns_copies (bool): whether the loss has such copies of its own.
+            tau (float): how far :meth:`update_targets` moves the slow copies of the loss, if it has some of its own.
             networks (nn.Module): other networks of the loss that the task trains, by name.
         """
         self.loss_module = loss
         self._tau = check_number("tau", tau, above=0, most=1)
-        self._owns_copies = owns_copies
         loss.expect_updates()
         self.__dict__["_own_networks"] = {**networks, **own_projection(loss.encoder_network, encoder)}
 
@@ -61,5 +57,5 @@ class EncodingTask(AuxiliaryTask):
 
     def update_targets(self) -> None:
         """Updates the slow copies that belong to the loss: of the encoder and, for sym-CURL, of the Transformer."""
-        if self._owns_copies:
+        if self.loss_module.has_targets:
             self.loss_module.update_target(self._tau)

@@ -115,8 +115,7 @@ class MaskedContrastiveTask(EncodingTask):
             context_keys=self._context_keys(buffer),
             ranks=buffer.ranks,
         )
-        owns_copies = target_encoder is None or key_context
-        self.hold(loss, encoder, tau=tau, owns_copies=owns_copies, context=reconstructing)
+        self.hold(loss, encoder, tau=tau, context=reconstructing)
         mask = MaskObservations(
             mask_ratio,
             zero=zero,

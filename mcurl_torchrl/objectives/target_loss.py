@@ -100,6 +100,11 @@ class TargetLoss(LossModule):
                     target.get(key).lerp_(parameter, tau)  # with tau=1 a copy, to the last bit
         self.expect_updates()
 
+    @property
+    def has_targets(self) -> bool:
+        """Whether the loss has slow copies of its own."""
+        return any(True for _ in self._targets())
+
     def expect_updates(self) -> None:
         """Says that :meth:`update_target` will be called: TorchRL warns of targets that no updater of its own moves."""
         self._has_update_associated.update((name, True) for name, _ in self._targets())

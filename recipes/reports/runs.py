@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import re
@@ -21,7 +20,7 @@ from recipes.command_line import BadCommand
 from recipes.file_errors import in_words
 from recipes.launch import env_name
 from recipes.old_settings import as_of_today
-from recipes.resuming import flat
+from recipes.resuming import flat, read_result
 from recipes.suites.definition import Experiment
 from recipes.suites.provenance import files_that_differ, started_before
 
@@ -255,16 +254,6 @@ def read_outcome(
     if why := disagreement(result, points):
         return DAMAGED, (), result, [f"left out: {why}"]
     return FINISHED, curve, result, remarks
-
-
-def read_result(file: Path) -> dict[str, Any]:
-    try:
-        result = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file.name} is damaged: {in_words(error)}") from error
-    if not isinstance(result, dict):
-        raise ValueError(f"{file.name} is damaged: it is no dictionary")
-    return result
 
 
 def last_error(directory: RunDirectory) -> list[str]:

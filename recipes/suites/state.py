@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 
 from mcurl_torchrl.training import Checkpoints, RunDirectory, RunDirectoryInUse, read_evaluations, tables
 from recipes.reports.runs import DAMAGED, FINISHED, read_outcome
-from recipes.reports.runs import read_result as result_of
 from recipes.resuming import ONLY_TELLING, flat, results_in, saved_config, without_manifest
+from recipes.resuming import read_result as result_of
 from recipes.suites.definition import PlannedRun
 
 # Settings in which a run may differ from the suite's plan: they do not affect learning.

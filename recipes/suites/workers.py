@@ -80,12 +80,10 @@ class Job:
                 self.log_begin = log.tell()
             self.process = launcher.start(command, self.log, run=self.directory.path, nice=nice)
             self.status = "running"
-        except NotStarted as error:
+        except (OSError, NotStarted) as error:
             self.status, self.reason = "failed", f"it could not be started: {error}"
-            if self.attempts <= retries:
+            if isinstance(error, NotStarted) and self.attempts <= retries:
                 self.status, self.not_before = "waiting", time.monotonic() + START_AGAIN_SECONDS
-        except OSError as error:
-            self.status, self.reason = "failed", f"it could not be started: {error}"
 
     def end(self, code: int, retries: int, stopping: bool) -> None:
         """Sets the status after the process has ended."""
