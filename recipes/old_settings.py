@@ -32,7 +32,7 @@ LATER_IN_SECTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "gradient_scale": 1.0,
         }
     },
-    "ppo": LATER_IN_PPO,
+    "ppo": LATER_IN_PPO | {"ppo": {"auxiliary_phase": 0}},
 }  # the agent's section, then the sections with such settings
 OLD_AUGMENTATIONS = {
     "encoder": {"random_crop": ("crop", "crop"), "center_crop": ("none", "crop")},

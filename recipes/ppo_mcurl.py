@@ -68,6 +68,12 @@ def train(cfg: PPORecipeConfig, run: TrainingRun) -> None:
             with run.timed("update"), batches.drawing():
                 metrics = agent.update(batch, views, measure=run.log_due(step))
             run.record(step, metrics)
+        for _ in range(cfg.ppo.auxiliary_phase):
+            with run.timed("sample"):
+                _, views = batches.next()
+            with run.timed("update"), batches.drawing():
+                metrics = agent.update_auxiliary(views)
+            run.record(step, metrics)
         run.record(step, agent.end_step(step), episode_return=streams.last_return)
         run.finish_step(step, agent.exploit, evaluation_envs)
 

@@ -168,6 +168,7 @@ class PPOConfig:
     anneal: bool = True  # decrease lr and clip_epsilon linearly to 0
     max_gradient_norm: float | None = 0.5  # gradient clipping; null: no clipping
     auxiliary_lr: float = 1e-4  # learning rate of the auxiliary task's Adam, for the encoder and the task's networks
+    auxiliary_phase: int = 0  # updates of the auxiliary task alone after the updates with each rollout
     auxiliary_batch_size: int = 128  # number of transitions in a batch of tasks that take their views from a batch
 
 

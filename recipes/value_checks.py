@@ -24,7 +24,7 @@ MAY_BE_ZERO = {
     *("seed", "sample_ahead", "epsilon", "env.camera_id", "env.max_noops", "env.published.curl_coeff"),
     *("augmentation.batch_intensity", "augmentation.views_intensity", "evaluation.epsilon", "probe.episodes"),
     *("resets.interval_updates", "resets.keep", "sac.gamma", "sac.auxiliary_encoder_lr_scale"),
-    *("ppo.gamma", "ppo.gae_lambda", "ppo.entropy_coeff"),
+    *("ppo.gamma", "ppo.gae_lambda", "ppo.entropy_coeff", "ppo.auxiliary_phase"),
     *("rainbow.gamma", "rainbow.sigma_init", "rainbow.epsilon_begin", "rainbow.epsilon_end"),
     *("rainbow.priority_exponent", "rainbow.priority_correction_begin", "rainbow.priority_correction_end"),
     *("objective.coeff", "objective.zero", "objective.replace", "objective.dropout", "objective.warmup_initial_scale"),

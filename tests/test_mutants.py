@@ -1235,6 +1235,13 @@ MUTANTS = [
         "tests/recipes/test_ppo_order.py",
     ),
     Mutant(
+        "PPO has no auxiliary phase",
+        "../recipes/ppo_mcurl.py",
+        "range(cfg.ppo.auxiliary_phase)",
+        "range(0)",
+        "tests/recipes/test_ppo_order.py",
+    ),
+    Mutant(
         "environments side by side share their seeds",
         "training/episodes.py",
         'derive_seed(seed, "environment", number)',

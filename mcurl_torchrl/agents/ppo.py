@@ -27,8 +27,9 @@ class PPOAgent(Agent):
     """PPO (https://arxiv.org/abs/1707.06347) with an auxiliary task, which learns from a replay of all rollouts.
 
     After each rollout a loop calls :meth:`update` with each of its :meth:`minibatches`: one step on PPO's loss, and one
-    on the loss of the auxiliary task. Each loss has its own Adam: PPO clips gradients to a small norm, and with one
-    Adam for the sum of the losses the task's gradients would make up most of that norm.
+    on the loss of the auxiliary task. Then it may call :meth:`update_auxiliary`, for more steps of the task. Each loss
+    has its own Adam: PPO clips gradients to a small norm, and with one Adam for the sum of the losses the task's
+    gradients would make up most of that norm.
 
     Args:
         losses (LatentPPO): the policy, the critic and their losses.
@@ -144,7 +145,12 @@ class PPOAgent(Agent):
             metrics["gradient_norm"] = norm  # before clipping
             metrics["gradient_norm_encoder_clipped"] = gradient_norm(self.losses.encoder.parameters())
             metrics |= {"latent_spread": latent_spread(latents), "latent_rank": effective_rank(latents)}
-        metrics |= dict(self.compute(self.task, views).items())
+        metrics |= self.update_auxiliary(views, measure=measure)
+        return {name: number.detach() for name, number in metrics.items()}
+
+    def update_auxiliary(self, views: TensorDictBase, *, measure: bool = False) -> dict[str, Tensor]:
+        """Takes one step on the loss of the auxiliary task, if there is one, and updates its slow copies."""
+        metrics = dict(self.compute(self.task, views).items())
         if metrics["loss_auxiliary"].requires_grad:  # else there is no task
             optimize(metrics["loss_auxiliary"], self.optimizers["auxiliary"])
             for schedule in self.schedules.values():

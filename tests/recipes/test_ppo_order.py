@@ -17,7 +17,8 @@ from tests.recipes.running import SMALL, train
 ENVS, TOTAL = 2, 48  # two rollouts of ten steps in both environments, and one of four
 
 
-def test_steps_come_in_the_published_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+@pytest.mark.parametrize("phase", [0, 3])
+def test_steps_come_in_the_published_order(phase: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     events: list[str] = []
     for owner, method, event in (
         (TrainingRun, "begin", "begin"),
@@ -35,17 +36,20 @@ def test_steps_come_in_the_published_order(monkeypatch: pytest.MonkeyPatch, tmp_
         note(monkeypatch, owner, method, event, events)
     overrides = ["env=gym", "env.id=tests.learning.catch:Catch-v0", "objective.slice_len=6", "ppo.rollout_len=10"]
     overrides += ["ppo.minibatch_size=10", f"total_env_steps={TOTAL}", f"evaluation.interval_env_steps={TOTAL}"]
+    overrides += [f"ppo.auxiliary_phase={phase}"]
     train(tmp_path / "run", *SMALL, *overrides, "evaluation.video=false", recipe="ppo_mcurl")
-    assert events[events.index("begin") + 1 :] == list(expected_events())
+    assert events[events.index("begin") + 1 :] == list(expected_events(phase))
 
 
-def expected_events() -> Iterator[str]:
+def expected_events(phase: int) -> Iterator[str]:
     for length in (10, 10, 4):
         yield "anneal"
         yield from ["act"] * length  # once for both environments
         yield from ("store", "estimate")
         for _ in range(2 * (2 if length == 10 else 1)):  # epochs times minibatches: 20 steps are 10 + 10, 8 are 8
             yield from ("sample", "ppo", "auxiliary", "move")
+        for _ in range(phase):  # of the task alone, once a rollout
+            yield from ("sample", "auxiliary", "move")
         yield "finish"
 
 
