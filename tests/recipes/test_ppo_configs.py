@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
@@ -44,6 +46,17 @@ def test_the_defaults_are_the_published_settings():
     assert (ppo.architecture, ppo.hidden_dim, ppo.max_gradient_norm) == ("nature", 512, 0.5)
     assert cfg.total_env_steps == 10_000_000
     assert cfg.objective.name == cfg.algo_name == "mcurl" and cfg.objective.projection == "linear"
+    assert cfg.objective.temperature**2 == pytest.approx(cfg.objective.feature_dim, rel=0.01)
+    assert cfg.ppo.auxiliary_phase == 0
+
+
+@pytest.mark.parametrize(("algo", "updates"), [("mcurl", 37_626), ("curl", 37_626), ("ppo", 2346), ("rad", 2346)])
+def test_preset_cpu_has_enough_updates_of_a_task_to_leave_the_plateau(algo: str, updates: int):
+    cfg = settings("preset=cpu", f"algo={algo}")
+    ppo, rollout = cfg.ppo, cfg.ppo.num_envs * cfg.ppo.rollout_len
+    whole, rest = divmod(cfg.total_env_steps, rollout)
+    of_ppo = ppo.epochs * (whole * math.ceil(rollout / ppo.minibatch_size) + math.ceil(rest / ppo.minibatch_size))
+    assert of_ppo + ppo.auxiliary_phase * math.ceil(cfg.total_env_steps / rollout) == updates
 
 
 def test_what_the_algorithms_change():
