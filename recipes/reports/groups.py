@@ -25,6 +25,7 @@ NOT_COMPARED = (
 SECTIONS_NOT_COMPARED = ("logging.", "checkpoint.", "hydra.", "env.published.")
 ALWAYS_COMPARED = ("preset_name", "total_env_steps")
 NOT_SET = "not set"
+OF_THE_TASK = "of the task"
 STATUSES = (FINISHED, UNFINISHED, DAMAGED)  # which run of a seed counts
 MOST_KEYS_IN_A_NAME = 2
 
@@ -88,10 +89,12 @@ def name_methods(name: str, runs: list[Run], grouping: Grouping) -> dict[str, li
     keys = splitting_keys(runs)
     if not keys:
         return {name: runs}
+    usual = usual_values(runs, keys)
     variants: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
     for run in runs:
-        settings = compared(run)
-        variants[tuple(settings.get(key, NOT_SET) for key in keys)].append(run)
+        found = {key: compared(run).get(key, NOT_SET) for key in keys}
+        own = usual.get(run.task, {})
+        variants[tuple(OF_THE_TASK if own.get(key) == found[key] else found[key] for key in keys)].append(run)
     ordered = sorted(variants, key=str)
     telling = fewest_keys(keys, ordered)
     methods = {}
@@ -111,6 +114,19 @@ def splitting_keys(runs: list[Run]) -> tuple[str, ...]:
     of_tasks = task_keys(runs[0].recipe)
     between = differing_keys([settings for each in by_task.values() for settings in each])
     return tuple(sorted(keys | {key for key in between if key in ALWAYS_COMPARED or key not in of_tasks}))
+
+
+def usual_values(runs: list[Run], keys: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Returns, for each task, what most of its runs have for those settings that the tasks set differently."""
+    counts: dict[str, dict[str, Counter[Any]]] = defaultdict(lambda: defaultdict(Counter))
+    for run in runs:
+        for key in task_keys(run.recipe).intersection(keys) - {*ALWAYS_COMPARED}:
+            counts[run.task][key][compared(run).get(key, NOT_SET)] += 1
+    usual = {
+        task: {key: seen.most_common(1)[0][0] for key, seen in of_task.items()} for task, of_task in counts.items()
+    }
+    differing = differing_keys(list(usual.values()))
+    return {task: {key: values[key] for key in differing} for task, values in usual.items()}
 
 
 def fewest_keys(keys: tuple[str, ...], variants: list[tuple[Any, ...]]) -> tuple[str, ...]:

@@ -320,6 +320,18 @@ def test_settings_of_tasks_may_differ_between_tasks_but_no_others(tmp_path: Path
     assert "`env.action_repeat`" in made.markdown and "`sac.lr`" in made.markdown
 
 
+def test_a_run_with_another_action_repeat_is_kept_apart_and_the_tasks_stay_together(tmp_path: Path):
+    for task in ("cartpole-swingup", "cheetah-run"):  # whose action repeats are 8 and 4
+        for seed in (1, 2):
+            write_run(tmp_path / f"runs/{task}{seed}", f"env={task}", "preset=cpu", recipe="sac_mcurl", seed=seed)
+    other = ["env=cartpole-swingup", "preset=cpu", "env.action_repeat=2"]
+    write_run(tmp_path / "runs/other", *other, recipe="sac_mcurl", seed=3)
+    made = make(tmp_path / "out", tmp_path / "runs")
+    assert made.methods() == {"mcurl (action_repeat=of the task)", "mcurl (action_repeat=2)"}
+    over = {row["tasks"] for row in made.records if row["kind"] == "aggregate" and "of the task" in row["method"]}
+    assert "cartpole-swingup cheetah-run" in over
+
+
 def test_methods_are_compared_on_the_tasks_that_they_share(tmp_path: Path):
     finals = {("Pong", "mcurl"): [1.0], ("Pong", "rainbow"): [2.0], ("RoadRunner", "mcurl"): [3.0]}
     write_suite(tmp_path / "runs", finals)
