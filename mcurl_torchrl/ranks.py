@@ -21,6 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from mcurl_torchrl.scalars import stack_scalars
+
 __all__ = ["ALONE", "DistributedRanks", "RankLost", "Ranks", "RanksDiffer", "join_ranks", "sendable"]
 
 T = TypeVar("T")
@@ -187,7 +189,7 @@ class DistributedRanks(Ranks):
         """Returns the means over the ranks."""
         if not numbers:
             return {}
-        flat = torch.stack([number.detach().to(torch.float64).reshape(()) for number in numbers.values()])
+        flat = stack_scalars(number.to(torch.float64) for number in numbers.values())
         self._all_reduce(flat)
         means = (flat / self.count).unbind()
         return {name: mean.to(number.dtype) for (name, number), mean in zip(numbers.items(), means, strict=True)}

@@ -332,6 +332,20 @@ def drift() -> None:
     RainbowAgent.update = moved
 
 
+def store_other_pictures() -> None:
+    """Lets this rank's replay store other pictures than the first rank's."""
+    from mcurl_torchrl import FrameReplayBuffer
+
+    add = FrameReplayBuffer.add
+
+    def changed(buffer: FrameReplayBuffer, step: TensorDictBase) -> Any:
+        return add(
+            buffer, step.clone().update({"pixels": step["pixels"] ^ 1, "next": {"pixels": step["next", "pixels"] ^ 1}})
+        )
+
+    FrameReplayBuffer.add = changed
+
+
 def break_environment() -> None:
     """Lets the environment to train in fail at its 25th step."""
     from tests.recipes.faulty_envs import Faulty

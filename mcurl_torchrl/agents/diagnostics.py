@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
+from mcurl_torchrl.scalars import stack_scalars
+
 __all__ = ["NonFiniteLoss", "check_finite", "effective_rank", "gradient_norm", "latent_spread"]
 
 
@@ -73,7 +75,7 @@ def latent_spread(latents: Tensor) -> Tensor:
 
 
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
-    """Returns the global L2 norm of the gradients, and 0 where there are none, as a scalar on their device.
+    """Returns the global L2 norm of the gradients, as a scalar on their device; without gradients, a 0 on the CPU.
 
     Examples:
         >>> import torch
@@ -118,8 +120,8 @@ def check_finite(step: int, *, last_good: str | PathLike[str] | None = None, **l
     for name, loss in losses.items():
         if isinstance(loss, Tensor) and loss.numel() != 1:
             raise ValueError(f"{name} has the shape {list(loss.shape)}; check_finite takes one number for each loss")
-    tensors = [loss.detach().reshape(()) for loss in losses.values() if isinstance(loss, Tensor)]
-    moved = iter(torch.stack(tensors).tolist() if tensors else [])
+    tensors = [loss for loss in losses.values() if isinstance(loss, Tensor)]
+    moved = iter(stack_scalars(tensors).tolist() if tensors else [])
     values = {name: next(moved) if isinstance(loss, Tensor) else float(loss) for name, loss in losses.items()}
     if bad := [f"{name}={value}" for name, value in values.items() if not math.isfinite(value)]:
         where = "" if last_good is None else f"; the last good checkpoint is {last_good}"

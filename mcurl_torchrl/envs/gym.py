@@ -106,6 +106,7 @@ def make_pixel_env(
             raise ValueError(f"env_kwargs={dict(env_kwargs)} are for gymnasium.make; this environment is made already")
         if len(env.action_keys) != 1:
             raise ValueError(f"the environment takes the actions {env.action_keys}; exactly one is needed")
+        _check_bounds(env.action_spec)
         base, image_key = env, _image_key(env, pixels_key)
         if action_repeat > 1 and env.batch_size:
             raise ValueError(
@@ -159,6 +160,9 @@ class _RepeatAction(Transform):
         for _ in range(self._action_repeat - 1):
             if next_tensordict.get("done").any():
                 break
+            # Some environments read their state from the step, and not from themselves.
+            state = next_tensordict.select(*self.parent.state_spec.keys(True, True), strict=False)
+            tensordict = tensordict.copy().update(state)
             next_tensordict = self.parent._step(tensordict)
             reward = reward + next_tensordict.get("reward")
         return next_tensordict.set("reward", reward)
@@ -269,6 +273,7 @@ class _OneImage:
         from gymnasium import spaces
 
         self.env = env
+        self.action_space = _with_finite_bounds(env.action_space)
         self.next_seed: int | None = None
         self._action_repeat = action_repeat
         self._pixels_key: Any = None
@@ -347,6 +352,22 @@ class _OneImage:
         return getattr(self.env, name)
 
 
+def _with_finite_bounds(space: Any) -> Any:
+    """Returns the actions with bounds of -1 and 1 where they have none: from infinite bounds no action can be drawn."""
+    from gymnasium import spaces
+
+    if not isinstance(space, spaces.Box):
+        return space
+    without = np.isinf(space.low) & np.isinf(space.high)
+    if (np.isinf(space.low) | np.isinf(space.high))[~without].any():
+        raise ValueError(
+            f"the actions of the environment are {space}, with one infinite bound in some dimension; both must be "
+            "finite, or both infinite: set them with a gymnasium.ActionWrapper"
+        )
+    low, high = np.where(without, -1, space.low), np.where(without, 1, space.high)
+    return spaces.Box(low, high, space.shape, space.dtype) if without.any() else space
+
+
 def _is_image_space(space: Any) -> bool:
     from gymnasium import spaces
 
@@ -371,6 +392,15 @@ def _is_image_spec(spec: TensorSpec, batch_dims: int, named: bool) -> bool:
     elif isinstance(spec, Bounded):
         low, high = spec.space.low.min().item(), spec.space.high.max().item()
     return is_image(spec.shape[batch_dims:], str(spec.dtype).removeprefix("torch."), low, high)
+
+
+def _check_bounds(spec: TensorSpec) -> None:
+    if isinstance(spec, Bounded) and not (spec.space.low.isfinite() & spec.space.high.isfinite()).all():
+        raise ValueError(
+            f"the actions of the environment have infinite bounds, low={spec.space.low.tolist()} and "
+            f"high={spec.space.high.tolist()}: no random action can be drawn from them; set its action_spec to finite "
+            "bounds, or to an Unbounded spec"
+        )
 
 
 def _is_scaled(spec: TensorSpec) -> bool:

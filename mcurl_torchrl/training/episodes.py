@@ -120,6 +120,8 @@ class EpisodeStream:
     def take(self, action: Tensor) -> TensorDictBase:
         """Takes an action after :meth:`observe`; returns the step in TorchRL's layout, with its ``"next"``.
 
+        The first step of an episode has ``"is_init"``.
+
         Raises:
             RuntimeError: if no episode is under way.
             EnvironmentFailed: if the environment raises an error, or gives a reward that is not finite. The next step
@@ -136,7 +138,8 @@ class EpisodeStream:
         self._root = None if over else self.env.step_mdp(step)
         if over:
             self.last_return = self.episode_return
-        return step
+        # An episode may begin where another one was left, with the same picture: the replay could not tell them apart.
+        return step.set("is_init", torch.ones(1, dtype=torch.bool)) if self.episode_length == 1 else step
 
     def _guarded(self, call: Callable[[], TensorDictBase]) -> TensorDictBase:
         try:
@@ -253,9 +256,9 @@ class EpisodeStreams:
             length (int): the steps in each environment.
 
         Returns:
-            ``[environments, length]`` in TorchRL's layout: the observation, ``action`` and, under ``"next"``, the
-            observation, ``reward``, ``done``, ``terminated`` and ``truncated``. The next observation of an episode's
-            last step is that episode's last one.
+            ``[environments, length]`` in TorchRL's layout: the observation, ``action``, ``is_init`` (True on an
+            episode's first step) and, under ``"next"``, the observation, ``reward``, ``done``, ``terminated`` and
+            ``truncated``. The next observation of an episode's last step is that episode's last one.
 
         Raises:
             EnvironmentFailed: if an environment raises an error, or gives a reward that is not finite. The steps of
@@ -266,7 +269,9 @@ class EpisodeStreams:
             for _ in range(check_count("length", length)):
                 actions = choose(torch.stack([stream.observe() for stream in self._streams]))
                 steps = [stream.take(action) for stream, action in zip(self._streams, actions, strict=True)]
-                rows.append(torch.stack([step.select(*keys) for step in steps]))
+                begins = torch.tensor([[stream.episode_length == 1] for stream in self._streams])
+                row: TensorDictBase = torch.stack([step.select(*keys) for step in steps])
+                rows.append(row.set("is_init", begins))
         except EnvironmentFailed:
             # The other environments have taken steps that are not stored: their episodes would have a gap.
             for stream in self._streams:

@@ -131,14 +131,14 @@ class RankedRun(TrainingRun):
                 )
 
     def _fingerprint(self) -> dict[str, str]:
-        """Returns checksums of the states that must be equal on all ranks."""
+        """Returns checksums of the states that must be equal on all ranks; of the replay, those of its newest rows."""
         parts = {
             name: part.state_dict()
             for name, part in (self._components or {}).items()
             if isinstance(part, (nn.Module, Optimizer))
         }
         if self._replay is not None:
-            parts["replay"] = {"rows": len(self._replay), **self._replay.sampler.state_dict()}
+            parts["replay"] = {**self._replay.writer.state_dict(), **self._replay.sampler.state_dict()}
         return {name: _digest(state) for name, state in parts.items()}
 
     # -- resuming ------------------------------------------------------------------------------------------------------

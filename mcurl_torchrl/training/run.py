@@ -112,7 +112,8 @@ class TrainingRun:
         self._info: dict[str, Any] = {}
         self._clock = Clock()
         self._latest = _Latest()
-        self._learning = self._said_busy = False
+        self._learning_steps = self._last_learned = self._updates_before = self._logged = 0
+        self._said_busy = False
         self._stride = 1
         self._shown: dict[str, float] = {}
         self._bar_metrics: tuple[str, ...] = ()
@@ -158,6 +159,7 @@ class TrainingRun:
         if self.resume:
             self._restore()
         self.progress = Progress(self.total, initial=self.completed, enabled=self._show_progress)
+        self._updates_before, self._logged = self._clock.counts["update"], self.completed
         self._clock.start()
         if self._evaluation_due:
             self.evaluate(self.completed, act, envs)
@@ -248,11 +250,13 @@ class TrainingRun:
         return found
 
     def _warn_when_slow(self) -> None:
-        if self.hint_when_slow is None or self._clock.counts["update"] < 10:
+        if self.hint_when_slow is None or self._clock.counts["update"] < 10 or not self._learning_steps:
             return
         parts, totals, counts = ("env", "sample", "update"), self._clock.totals, self._clock.counts
         if self._stride == 1:  # each part's own mean: there were steps without an update before
-            seconds = sum(totals[part] / counts[part] for part in parts)
+            updates = (counts["update"] - self._updates_before) / self._learning_steps
+            env, sample, update = (totals[part] / counts[part] for part in parts)
+            seconds = env + updates * (sample + update)
         else:  # a part may be timed several times in one stride
             seconds = sum(totals[part] for part in parts) / self.completed
         hours = seconds * (self.total - self.completed) / 3600
@@ -294,9 +298,11 @@ class TrainingRun:
         losses = {name: value for name, value in metrics.items() if name.startswith("loss_")}
         if losses:
             check_finite(step, last_good=self._last_saved, **losses)
-            if not self._learning:  # the steps with updates are the slow ones: measure the speed from here on
+            if not self._learning_steps:  # the steps with updates are the slow ones: measure the speed from here on
                 self._begun().restart()
-            self._learning = True
+            if step != self._last_learned:
+                self._learning_steps += 1
+            self._last_learned = step
         self._latest.values.update(metrics)
         self._latest.values.update({name: value for name, value in more.items() if value is not None})
 
@@ -321,7 +327,7 @@ class TrainingRun:
     def _log(self, step: int) -> None:
         """Adds a row to ``metrics.csv`` and passes it to the trackers. If the disk is full, warns and continues."""
         numbers = self._latest.state_dict()
-        timings = self._clock.take(steps=max(self.plan.log_interval, self._stride))
+        timings, self._logged = self._clock.take(steps=step - self._logged), step
         env_steps = step * self.plan.action_repeat
         with self._or_warn(f"no row of agent step {step} in {self.directory.metrics.path}"):
             self.directory.metrics.append({"step": step, "env_steps": env_steps, **numbers, **timings})

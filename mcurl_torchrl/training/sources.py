@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
+from tensordict.utils import NestedKey
 from torch import Tensor
 from torchrl.envs import EnvBase
 
@@ -66,6 +67,8 @@ class InlineSource:
         observation_key: str = "pixels",
     ) -> None:
         self._streams: EpisodeStream | EpisodeStreams
+        if len(envs) > 1:
+            _check_alone(buffer)
         if len(envs) == 1:
             self._streams = EpisodeStream(envs[0], seed=seed, observation_key=observation_key, ranks=buffer.ranks)
         else:
@@ -123,6 +126,7 @@ class _CollectsByWorkers:
         self._num_envs = envs_per_worker
         self._fragment = fragment_len * envs_per_worker
         self._ahead = (num_workers + 1) * self._fragment
+        self._begun: set[int] = set()  # the workers whose first steps have come
         self._returns = torch.zeros(num_workers, envs_per_worker)  # of the episodes under way
         self._last_returns = torch.full_like(self._returns, torch.nan)
 
@@ -131,6 +135,17 @@ class _CollectsByWorkers:
         if self._workers is None:
             self._workers = self._start(seed=derive_seed(self._seed, "workers", done))
         return self._workers
+
+    def _stored_part(self, worker: int, steps: TensorDictBase, *more: NestedKey) -> TensorDictBase:
+        """Returns what is stored of steps ``[time]`` or ``[environments, time]``.
+
+        A worker's first steps begin new episodes, which may show the same picture as those before a resume.
+        """
+        begins = torch.zeros_like(steps["next", "done"])
+        if worker not in self._begun and begins.numel():
+            begins[..., 0, :] = True
+            self._begun.add(worker)
+        return steps.select(*self._keys, *more).set("is_init", begins)
 
     def _note_returns(self, worker: int, steps: TensorDictBase) -> None:
         """Adds the rewards of steps ``[time]`` or ``[environments, time]`` to the returns of a worker's episodes."""
@@ -151,6 +166,15 @@ class _CollectsByWorkers:
         if self._workers is not None:
             self._workers.close()
             self._workers = None
+
+
+def _check_alone(buffer: FrameReplayBuffer) -> None:
+    """Refuses a buffer of several ranks: each would get steps of its own."""
+    if buffer.ranks.count > 1:
+        raise ValueError(
+            f"the buffer is one of {buffer.ranks.count} ranks, which share the steps of one environment; give one "
+            "environment, in this process"
+        )
 
 
 class WorkerSource(_CollectsByWorkers):
@@ -187,7 +211,10 @@ class WorkerSource(_CollectsByWorkers):
         **options: Any,
     ) -> None:
         super().__init__(make_env, explorer, **options)
+        _check_alone(buffer)
         self.total = check_count("total_agent_steps", total_agent_steps)
+        if self.total % self._num_envs:
+            raise ValueError(f"total_agent_steps={self.total}; envs_per_worker={self._num_envs} must divide them")
         self.written = 0
         self._buffer = buffer
 
@@ -213,10 +240,10 @@ class WorkerSource(_CollectsByWorkers):
     def _write(self, worker: int, steps: TensorDictBase) -> None:
         """Writes the steps of a worker, up to the last step of all, to its columns."""
         first = worker * self._num_envs
-        steps = steps.select(*self._keys, ("collector", "traj_ids"))
         steps = steps[..., : (self.total - self.written) // self._num_envs]
-        if not steps.numel():
+        if not steps.batch_size.numel():
             return
+        steps = self._stored_part(worker, steps, ("collector", "traj_ids"))
         columns = first if self._num_envs == 1 else range(first, first + self._num_envs)
         try:
             self._buffer.extend(steps, columns=columns)
@@ -272,7 +299,8 @@ class WorkerRollouts(_CollectsByWorkers):
         workers.ask(workers.idle, tag=self._taken)
         found: dict[int, TensorDictBase] = {}
         while workers.busy and (received := workers.receive()) is not None:
-            worker, steps = received[0], received[1][..., :length].select(*self._keys)
+            worker = received[0]
+            steps = self._stored_part(worker, received[1][..., :length])
             found[worker] = steps.reshape(-1, length)
             self._note_returns(worker, steps)
         if len(found) < workers.num_workers:

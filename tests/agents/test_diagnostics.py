@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mcurl_torchrl.agents import NonFiniteLoss, check_finite, effective_rank, gradient_norm, latent_spread
+from mcurl_torchrl.scalars import stack_scalars
 
 
 def both_ways(sizes: list[float]) -> torch.Tensor:
@@ -119,6 +120,12 @@ class TestCheckFinite:
             monkeypatch.setattr(torch.Tensor, reader, lambda tensor: pytest.fail("read one by one"))
         check_finite(1, a=torch.tensor(1.0), b=torch.tensor(2.0), c=torch.tensor(3.0))
         assert len(transfers) == 1
+
+    def test_numbers_of_two_devices_go_to_the_accelerator(self) -> None:
+        """The meta device stands for a GPU: a loss of an agent without a task is on the CPU."""
+        both = stack_scalars([torch.zeros(()), torch.zeros(1, device="meta"), torch.zeros(())])
+        assert both.device.type == "meta" and both.shape == (3,)
+        assert stack_scalars([torch.ones(1), torch.tensor(2.0, requires_grad=True)]).tolist() == [1, 2]
 
     def test_refuses_more_than_one_number(self) -> None:
         with pytest.raises(ValueError, match=r"loss_actor has the shape \[3\]"):

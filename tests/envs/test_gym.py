@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from tensordict import TensorDict, TensorDictBase
 from torch.nn import functional as F
+from torchrl.data import Bounded, Composite, Unbounded
 from torchrl.envs import (
     ActionScaling,
     Compose,
@@ -109,13 +113,25 @@ def test_bounded_actions_are_stretched(wrap, dtype: str) -> None:
 
 def test_actions_without_bounds_and_discrete_actions_stay() -> None:
     free = Tiny(action_space=spaces.Box(-np.inf, np.inf, (2,), np.float32))
-    play(make_pixel_env(free), torch.tensor([[30.0, -5.0]]))
+    env = make_pixel_env(free)
+    play(env, torch.tensor([[30.0, -5.0]]))
     assert free.actions[0].tolist() == [30, -5]
+    assert env.action_spec.rand([1000]).abs().max() <= 1
     discrete = Tiny(action_space=spaces.Discrete(4))
     env = make_pixel_env(discrete)
     assert env.action_spec.shape == (4,)
     play(env, torch.tensor([[0, 0, 1, 0]]))
     assert discrete.actions == [2]
+
+
+def test_actions_with_bounds_in_some_dimensions() -> None:
+    low, high = np.array([-2, -np.inf], np.float32), np.array([4, np.inf], np.float32)
+    tiny = Tiny(action_space=spaces.Box(low, high))
+    env = make_pixel_env(tiny)
+    play(env, torch.tensor([[1.0, -0.5]]))
+    assert tiny.actions[0].tolist() == [4, -0.5]
+    assert env.action_spec.rand([1000]).abs().max() <= 1
+    assert env.raw_interface["action_low"] == [-2, -1] and env.raw_interface["action_high"] == [4, 1]
 
 
 def test_discrete_actions_may_be_numbers() -> None:
@@ -175,6 +191,39 @@ def test_torchrl_environments() -> None:
     assert played["pixels"][:, -2, 0, 0].tolist() == [0, 1, 2, 3]
 
 
+class Stateless(EnvBase):
+    """Counts steps, and keeps nothing: the count is in the step, as with TorchRL's PendulumEnv."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        image = Bounded(0, 255, (3, 12, 12), dtype=torch.uint8)
+        self.observation_spec = Composite(image=image, count=Unbounded((1,), dtype=torch.int64))
+        self.state_spec = Composite(count=Unbounded((1,), dtype=torch.int64))
+        self.action_spec, self.reward_spec = Bounded(-1, 1, (1,)), Unbounded((1,))
+
+    def shown(self, count: torch.Tensor) -> TensorDict:
+        flag = torch.zeros(1, dtype=torch.bool)
+        image = torch.full((3, 12, 12), 10 * int(count), dtype=torch.uint8)
+        return TensorDict({"image": image, "count": count, "done": flag, "terminated": flag.clone()})
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **options: Any) -> TensorDictBase:
+        return self.shown(torch.zeros(1, dtype=torch.int64))
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        count = tensordict["count"] + 1
+        return self.shown(count).set("reward", count.float())
+
+    def _set_seed(self, seed: int | None) -> None:
+        pass
+
+
+def test_repeats_go_on_from_the_state_that_a_step_holds() -> None:
+    played = make_pixel_env(Stateless(), action_repeat=4, num_frames=1).rollout(3)
+    assert played["next", "count"].flatten().tolist() == [4, 8, 12]
+    assert played["next", "reward"].flatten().tolist() == [1 + 2 + 3 + 4, 5 + 6 + 7 + 8, 9 + 10 + 11 + 12]
+    assert played["next", "pixels"][:, 0, 0, 0].tolist() == [40, 80, 120]
+
+
 def test_action_transforms_of_a_torchrl_environment_are_applied_once_per_repeat() -> None:
     tiny = Tiny()
     scaled = TransformedEnv(GymWrapper(tiny), ActionScaling(loc=0.0, scale=2.0))
@@ -211,6 +260,9 @@ def test_global_random_states_are_left_alone(render: bool) -> None:
         play(env, torch.zeros(3, 2))
 
 
+HALF = spaces.Box(np.array([0, -1], np.float32), np.array([np.inf, 1], np.float32))
+
+
 class Shows(Tiny):
     """An environment with a given observation space, for refusals."""
 
@@ -236,6 +288,8 @@ class Shows(Tiny):
         ("xyz", {}, ValueError, "env='xyz'.*gymnasium.registry"),
         ("CartPole-v1", {}, ValueError, "exactly one image"),
         (3, {}, TypeError, "env is a int"),
+        (Tiny(action_space=spaces.Box(0, np.inf, (2,))), {}, ValueError, r"Box\(0.0, inf, \(2,\).*one infinite bound"),
+        (GymWrapper(Tiny(action_space=HALF)), {}, ValueError, r"low=\[0.0, -1.0\].*inf.*no random action"),
         (Tiny(), {"num_frames": 0}, ValueError, "num_frames=0"),
         (Tiny(), {"action_repeat": 0}, ValueError, "action_repeat=0"),
         (Tiny(), {"image_size": 8.0}, TypeError, "image_size=8.0"),

@@ -23,7 +23,7 @@ from tests.recipes.plain_rainbow import (
     transform,
 )
 
-GAMMA, LAMBDA, CLIP, ENTROPY, CRITIC = 0.99, 0.95, 0.1, 0.01, 1.0
+GAMMA, LAMBDA, CLIP, ENTROPY, CRITIC, TEMPERATURE = 0.99, 0.95, 0.1, 0.01, 1.0, 11.3
 LR, EPS, MAX_NORM, AUXILIARY_LR, MOMENTUM = 2.5e-4, 1e-5, 40.0, 1e-4, 0.01
 
 
@@ -114,7 +114,7 @@ class Agent:
         queries = transform(self.online["context"], latents.unflatten(0, shape)).flatten(0, 1)
         with torch.no_grad():
             keys = encode_for_mcurl(self.momentum["encoder"], self.momentum["projection"], views["key"].flatten(0, 1))
-        loss = info_nce(queries @ keys.T, views["masked"].flatten())
+        loss = info_nce(queries @ keys.T / TEMPERATURE, views["masked"].flatten())
         self.auxiliary_adam.zero_grad()
         loss.backward()
         rising = WARMUP_BEGIN + (1 - WARMUP_BEGIN) * self.updates / self.warmup

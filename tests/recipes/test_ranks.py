@@ -115,6 +115,10 @@ class TestFaults:
         assert "RanksDiffer: at agent step 30 rank 1 has other " in first and "policy" in first
         assert "RanksDiffer" in second and last_step(tmp_path / "run") == 20
 
+    def test_ranks_whose_replays_differ_are_stopped(self, recipe: str, tmp_path: Path) -> None:
+        first, _ = train_on_ranks(recipe, tmp_path / "run", second=work.store_other_pictures)
+        assert "rank 1 has other replay than rank 0" in first
+
     def test_a_batch_that_two_cannot_share_is_refused(self, recipe: str, tmp_path: Path) -> None:
         first, _ = train_on_ranks(recipe, tmp_path / "run", "rainbow.batch_size=7")
         assert "rainbow.batch_size=7 cannot be shared by 2 ranks" in first

@@ -77,9 +77,10 @@ def test_what_is_in_the_buffer_at_each_step(make_source: Make, envs_per_worker: 
     total, fragment = 300, FRAGMENT * envs_per_worker
     explorer, threads = make_explorer(), torch.get_num_threads()
     source, buffer = make_source(total, envs_per_worker=envs_per_worker, explorer=explorer, prioritized=True)
-    extend, ages = buffer.extend, []
+    extend, ages, begins = buffer.extend, [], []
 
     def watch(steps, **options):
+        begins.append(steps["is_init"].reshape(envs_per_worker, -1))
         ages.append(step - int(steps["action"].min()))
         return extend(steps, **options)
 
@@ -101,8 +102,16 @@ def test_what_is_in_the_buffer_at_each_step(make_source: Make, envs_per_worker: 
     assert len({(process, number) for process, number, _, _ in steps}) == 2 * envs_per_worker
     assert os.getpid() not in {process for process, *_ in steps}
     assert 0 < max(ages) <= 6 * fragment
+    # The first steps of each worker begin episodes: in a resumed run, their first picture may be the last one stored.
+    assert sum(int(begin[:, 0].sum()) for begin in begins) == 2 * envs_per_worker
+    assert not any(begin[:, 1:].any() for begin in begins)
     assert source.last_return is not None
     assert torch.get_num_threads() == threads
+
+
+def test_a_total_that_the_environments_of_a_worker_do_not_divide(make_source: Make) -> None:
+    with pytest.raises(ValueError, match="total_agent_steps=10; envs_per_worker=4 must divide them"):
+        make_source(10, envs_per_worker=4)
 
 
 def test_a_worker_that_falls_behind_is_waited_for(make_source: Make) -> None:
