@@ -29,13 +29,12 @@ from mcurl_torchrl.transforms import make_augmentation
 from recipes.schema import (
     AugmentationConfig,
     CollectorConfig,
-    EncoderStartConfig,
     EnvConfig,
     RecipeConfig,
     ReplayConfig,
     ResetsConfig,
 )
-from recipes.value_checks import check_augmentation, check_encoder, check_env
+from recipes.value_checks import AUTO, check_augmentation, check_encoder, check_env
 
 MANY_UPDATES = 4  # per agent step: from here on a run without resets gets advice
 
@@ -216,10 +215,17 @@ def make_source(cfg: RecipeConfig, env: EnvBase, agent: SACAgent | RainbowAgent,
     return InlineSource([env, *more], agent.explore, buffer, seed=cfg.seed, observation_key=cfg.env.observation)
 
 
-def start_encoder(encoder: nn.Module, start: EncoderStartConfig, *, objective: str) -> None:
-    """Loads the weights of ``encoder.init`` into an encoder, if it is set; call it before slow copies are made."""
-    check_encoder(start, objective=objective)
+def start_encoder(encoder: nn.Module, cfg: RecipeConfig) -> None:
+    """Loads the weights of ``encoder.init`` into an encoder, if it is set; call it before slow copies are made.
+
+    The weights of a resumed run come from its checkpoint.
+    """
+    start = cfg.encoder
+    check_encoder(start, objective=cfg.objective.name, resume=cfg.resume)
     if start.init is None:
+        return
+    if cfg.resume not in (None, AUTO):
+        encoder.requires_grad_(not start.frozen)
         return
     try:
         start_encoder_from(start.init, encoder, frozen=bool(start.frozen))

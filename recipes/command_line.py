@@ -19,13 +19,16 @@ from recipes import console
 from recipes.finding_runs import runs_near, why_not_resumable
 from recipes.objective_files import objective_keys
 from recipes.schema import CONF
-from recipes.value_checks import FREE, BadCommand
+from recipes.value_checks import AUTO, FREE, BadCommand
 
 if TYPE_CHECKING:  # this imports torch, which takes seconds: functions import it only when they read a run directory
     from mcurl_torchrl.training import RunDirectory
 
 SHARED = CONF / "shared"
-TEXTS = ("title", "out")  # settings that take any text
+TEXTS = ("title", "out", "pack", "export")  # settings that take any text
+FOLDERS = ("hydra.run.dir", "hydra.sweep.dir")
+# What Hydra reads as a number, such as the folders 2024_10_05 and 1e3; it would name another folder.
+LIKE_A_NUMBER = r"[+-]?(\d[\d_]*|\.\d)[\d_.]*([eE][+-]?[\d_]+)?|(?i:[+-]?(inf|nan))"
 PATHS = (
     "resume",
     "run",
@@ -45,7 +48,6 @@ MOVED = {
     "ppo.augmentation": "augmentation.views: shift is augmentation.views=curl_shift",
     "objective.intensity_scale": "augmentation.views_intensity",
 }
-AUTO = "auto"  # resume=auto starts or continues the run in its directory
 
 
 def config_folder(config_name: str) -> Path:
@@ -191,12 +193,13 @@ def quote_existing(argument: str) -> str:
     key, equals, typed = argument.partition("=")
     is_path = key in PATHS and typed and os.path.lexists(typed)
     is_text = key in TEXTS and typed[:1] not in ("", "'", '"')
-    return f"{key}={quoted(typed)}" if is_path or is_text else argument
+    like_a_number = key in (*PATHS, *FOLDERS) and typed and re.fullmatch(LIKE_A_NUMBER, typed)
+    return f"{key}={quoted(typed)}" if is_path or is_text or like_a_number else argument
 
 
 def quoted(path: str | Path) -> str:
     """Returns a path in a form that Hydra's grammar reads as one string."""
-    if re.fullmatch(r"[\w./-]+", str(path), re.ASCII):
+    if re.fullmatch(r"[\w./-]+", str(path), re.ASCII) and not re.fullmatch(LIKE_A_NUMBER, str(path)):
         return str(path)
     # A backslash has a meaning only before a quote.
     text = re.sub(r"(\\*)'", r"\1\1\'", str(path))

@@ -25,12 +25,14 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from mcurl_torchrl.training import export_policy, round_weights, write_video
-from recipes.launch import launch, pick_device
+from recipes.launch import BadCommand, launch, pick_device
 from recipes.model_card import pack
 from recipes.trained import open_trained
 
 
 def main(cfg: DictConfig) -> None:
+    if cfg.pack is not None and any((Path(cfg.pack) / name).exists() for name in ("manifest.json", "checkpoints")):
+        raise BadCommand(f"pack={cfg.pack} is the folder of a run: its checkpoints could not be loaded any more")
     trained = open_trained(Path(cfg.run), which=cfg.which, device=pick_device(cfg.device))
     if cfg.half:
         round_weights(trained.policy.network)  # before playing, so that the packed weights are scored

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from mcurl_torchrl.files import write_file
 from mcurl_torchrl.reports import mean_over_seeds
-from mcurl_torchrl.training import Checkpoints, Evaluation, RunDirectory, save_policy, write_video
+from mcurl_torchrl.training import Evaluation, RunDirectory, save_policy, write_video
 from recipes.launch import env_name
 from recipes.schema import EvaluateConfig
 from recipes.trained import Trained
@@ -34,7 +34,7 @@ def pack(trained: Trained, evaluation: Evaluation, cfg: EvaluateConfig, *, epsil
     estimate = mean_over_seeds(evaluation.returns)  # Student's 95 % interval, over episodes
     about = {
         "env": OmegaConf.to_container(trained.env),
-        "training": describe_training(RunDirectory(cfg.run), cfg.which),
+        "training": describe_training(RunDirectory(cfg.run), trained.policy.agent_step),
         "evaluation": {
             "episodes": len(evaluation.returns),
             "seed": cfg.seed,
@@ -53,12 +53,9 @@ def pack(trained: Trained, evaluation: Evaluation, cfg: EvaluateConfig, *, epsil
     return folder
 
 
-def describe_training(run: RunDirectory, which: str) -> dict[str, Any]:
-    """Returns the recipe of a run, its settings, its code and its number of steps."""
+def describe_training(run: RunDirectory, agent_steps: int) -> dict[str, Any]:
+    """Returns the recipe of a run, its settings and its code, and how long the policy was trained."""
     manifest, config = run.read_manifest(), OmegaConf.load(run.config)
-    checkpoints = Checkpoints(run.checkpoints)
-    saved = {"latest": checkpoints.latest(), "best": checkpoints.best() or checkpoints.latest()}.get(which)
-    agent_steps = int(which) if saved is None else saved.step
     return {
         "recipe": manifest.get("recipe"),
         "task": env_name(config),

@@ -21,8 +21,9 @@ from recipes.schema import PlayConfig
 def name_policy(arguments: list[str]) -> list[str]:
     """Turns a first argument without a key, as in ``play roadrunner``, into policy=PATH; refuses an unknown policy."""
     first = arguments[0] if arguments else ""
-    if first and "=" not in first and not first.startswith("-"):
-        return [f"policy={quoted(find_policy(first))}", *arguments[1:]]
+    # Hydra names the folders of a sweep KEY=VALUE,KEY=VALUE.
+    if first and (("=" not in first and not first.startswith("-")) or Path(first).is_dir()):
+        return [f"policy={quoted(find_policy(first).absolute())}", *arguments[1:]]
     return arguments
 
 

@@ -137,7 +137,7 @@ def make_agent(cfg: PPORecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
             **actions,
             **settings_for(PPOPolicy, ppo),
         )
-    start_encoder(policy.encoder, cfg.encoder, objective=cfg.objective.name)
+    start_encoder(policy.encoder, cfg)
     with section("ppo"):
         losses = LatentPPO(policy, **settings_for(LatentPPO, ppo)).to(device)
     task = make_task(cfg.objective, losses.encoder, buffer, augmentation=augmentations["views"], action_spec=spec)

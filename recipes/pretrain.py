@@ -23,10 +23,12 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from torchrl.data import LazyTensorStorage
+from torchrl.envs import EnvBase
 
 from mcurl_torchrl import AtariEncoder, AuxiliaryTask, FrameReplayBuffer, PixelEncoder
 from mcurl_torchrl.agents import optimize
 from mcurl_torchrl.agents.diagnostics import check_finite
+from mcurl_torchrl.envs import simulator_state
 from mcurl_torchrl.modules import save_encoder
 from mcurl_torchrl.replay import atari_dqn_episodes, open_replay, vd4rl_episodes
 from mcurl_torchrl.training import (
@@ -48,6 +50,10 @@ def main(cfg: PretrainConfig) -> None:
 
 def pretrain(cfg: PretrainConfig, folder: Path) -> None:
     check(cfg)
+    if (folder / "manifest.json").exists():
+        raise BadCommand(
+            f"{folder} is the folder of a run, whose files would be replaced: choose another hydra.run.dir"
+        )
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,16 +61,18 @@ def pretrain(cfg: PretrainConfig, folder: Path) -> None:
     (folder / "metrics.csv").unlink(missing_ok=True)  # of a job that was preempted: this begins anew
     seed_everything(cfg.seed)
     device, buffer = pick_device(cfg.device), fill_buffer(cfg)
+    env = make_env(cfg.env, training=False)  # its actions are those of the data; the probe plays it
+    if cfg.probe.episodes:
+        check_probe(cfg, buffer, env)
     encoder = make_encoder(cfg, buffer).to(device)
     untrained = copy.deepcopy(encoder)
     crop_size = cfg.encoder.crop_size if cfg.encoder.kind == "pixel" else None
     augmentation = make_augmentations(cfg.augmentation, crop_size=crop_size)["views"]
-    actions = make_env(cfg.env, training=False).action_spec  # the data must have the same actions
-    task = make_task(cfg.objective, encoder, buffer, augmentation=augmentation, action_spec=actions)
+    task = make_task(cfg.objective, encoder, buffer, augmentation=augmentation, action_spec=env.action_spec)
     train(cfg, encoder, task, buffer, Table(folder / "metrics.csv"))
     print(f"written to {save_encoder(encoder, folder / 'encoder.pt')}")
     if cfg.probe.episodes:
-        env, both = make_env(cfg.env, training=False), {"trained": encoder, "untrained": untrained}
+        both = {"trained": encoder, "untrained": untrained}
         score(both, env, cfg.probe, seed=derive_seed(cfg.seed, "probe"), folder=folder)
 
 
@@ -98,12 +106,30 @@ def check(cfg: PretrainConfig) -> None:
     check_values(cfg)
     if cfg.objective.name == "none":
         raise BadCommand("objective=none: pretraining needs an objective; choose another one")
+    if cfg.probe.episodes == 1:
+        raise BadCommand("probe.episodes=1; the probe needs at least 2, one of them to score on, or 0: no probe")
     if cfg.data.source == "replay" and cfg.data.path is None:
         raise BadCommand("data.source=replay needs data.path: a run directory, or a folder of FrameReplayBuffer.dumps")
     if cfg.data.source in ("atari_dqn", "vd4rl") and cfg.data.dataset is None:
         raise BadCommand(
             f"data.source={cfg.data.source} needs data.dataset, such as Pong/1 or main/walker_walk/random/64px"
         )
+
+
+def check_probe(cfg: PretrainConfig, buffer: FrameReplayBuffer, env: EnvBase) -> None:
+    """Refuses an environment whose frames are not those of the data, or whose state the probe cannot read."""
+    found, expected = list(buffer.observations(1).shape[1:]), list(env.observation_spec["pixels"].shape)
+    if found != expected:
+        raise BadCommand(
+            f"the stacks of the data are {found} (channels, height, width); env.image_size={cfg.env.image_size} and "
+            f"env.num_frames={cfg.env.num_frames} give {expected}: set them as the data was made, for the probe, or "
+            "probe.episodes=0"
+        )
+    env.reset()
+    try:
+        simulator_state(env)
+    except (TypeError, ValueError) as error:
+        raise BadCommand(f"{error}: the probe cannot be fitted; probe.episodes=0 trains without it") from None
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ if __name__ == "__main__":  # before the imports that take seconds
     answer_early(config_name="probe", schema=ProbeCommandConfig)
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -63,7 +64,10 @@ def score(encoders: Mapping[str, Encoder], env: EnvBase, probe: ProbeConfig, *, 
     data = collect_probe_data(env, episodes=probe.episodes, steps=probe.agent_steps, seed=seed)
     options = {"held_out": probe.held_out, "ridge": probe.ridge}
     scores = {name: probe_encoder(encoder, data, **options) for name, encoder in encoders.items()}
-    (folder / "probe.json").write_text(json.dumps({name: asdict(one) for name, one in scores.items()}, indent=2))
+    told = {name: asdict(one) for name, one in scores.items()}
+    for one in told.values():  # JSON has no NaN
+        one["r2_of"] = [None if math.isnan(value) else value for value in one["r2_of"]]
+    (folder / "probe.json").write_text(json.dumps(told, indent=2, allow_nan=False))
     for name, one in scores.items():
         print(f"{name}: R2 {one.r2:.3f}, error {one.error:.3f}")
 

@@ -149,7 +149,7 @@ def make_agent(cfg: RainbowRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer
             env.action_spec.n,
             **settings_for(RainbowPolicy, rainbow),
         ).to(device)
-    start_encoder(policy.network.encoder, cfg.encoder, objective=cfg.objective.name)
+    start_encoder(policy.network.encoder, cfg)
     with section("rainbow"):
         if rainbow.loss == "categorical":
             value = CategoricalDQNLoss(policy.network, **settings_for(CategoricalDQNLoss, rainbow))

@@ -30,7 +30,8 @@ def main(arguments: list[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0
-    if wrong := [argument for argument in arguments if argument.startswith("-") or "=" in argument]:
+    options = [argument for argument in arguments if argument.startswith("-") or "=" in argument]
+    if wrong := [argument for argument in options if not Path(argument).is_dir()]:  # sweeps have folders like seed=1
         raise BadCommand(f"{wrong[0]}: there is no such option; give folders")
     folders = [Path(argument) for argument in arguments or [DEFAULT]]
     if missing := [folder for folder in folders if not folder.is_dir()]:
@@ -60,7 +61,7 @@ def state_of(run: Run, directory: RunDirectory) -> str:
     from recipes.reports.runs import DAMAGED, FINISHED
     from recipes.suites.state import user_of
 
-    with contextlib.suppress(PermissionError):  # a folder of another user
+    with contextlib.suppress(OSError):  # a folder of another user, or on a disk that cannot be written
         if user_of(directory):
             return "running"
     if run.status in (FINISHED, DAMAGED):

@@ -114,7 +114,7 @@ def make_agent(cfg: SACRecipeConfig, env: EnvBase, buffer: FrameReplayBuffer, de
     if key != "pixels":
         networks["crop_size"] = None
     policy = GaussianPolicy(env.observation_spec[key].shape, env.action_spec.shape[-1], **networks)
-    start_encoder(policy.encoder, cfg.encoder, objective=cfg.objective.name)
+    start_encoder(policy.encoder, cfg)
     with section("sac"):
         losses = LatentSAC(policy.to(device), **settings_for(LatentSAC, sac), pixels_key=key).to(device)
     task = make_task(

@@ -18,6 +18,7 @@ FREE = ("env.kwargs", "logging.wandb", "logging.mlflow")  # dictionaries with an
 TRACKERS = ("wandb", "mlflow")
 # The backend whose actions a recipe cannot take, the actions that it needs, and the recipe to use instead.
 UNFIT = {"sac_mcurl": ("atari", "continuous", "rainbow_mcurl"), "rainbow_mcurl": ("dmc", "discrete", "sac_mcurl")}
+AUTO = "auto"  # resume=auto starts or continues the run in its directory
 FREE_CAMERA = -1  # MuJoCo's number of the free camera: the only setting below 0
 # All numbers must be above 0, and integers therefore at least 1. These settings may also be 0.
 MAY_BE_ZERO = {
@@ -64,7 +65,7 @@ def check_values(cfg: DictConfig) -> None:
     if "augmentation" in cfg and never_crops(cfg):
         check_augmentation(cfg.augmentation)
     if "encoder" in cfg and "init" in cfg.encoder:
-        check_encoder(cfg.encoder, objective=cfg.objective.name)
+        check_encoder(cfg.encoder, objective=cfg.objective.name, resume=cfg.resume)
     if "logging" in cfg:
         check_trackers(cfg.logging)
     if "total_env_steps" in cfg and cfg.total_env_steps < (least := max(cfg.env.action_repeat, 1)):
@@ -134,8 +135,11 @@ def check_augmentation(augmentation: Any) -> None:
             )
 
 
-def check_encoder(encoder: Any, *, objective: str) -> None:
-    """Refuses an encoder file that is not there, and a frozen encoder without a file or with an auxiliary task."""
+def check_encoder(encoder: Any, *, objective: str, resume: str | None) -> None:
+    """Refuses an encoder file that is not there, and a frozen encoder without a file or with an auxiliary task.
+
+    A resumed run has its encoder in its checkpoint: the file may be gone.
+    """
     if encoder.frozen and objective != "none":
         raise BadCommand(
             f"encoder.frozen=true with objective={objective}: the auxiliary task would have nothing to train; choose "
@@ -143,7 +147,7 @@ def check_encoder(encoder: Any, *, objective: str) -> None:
         )
     if encoder.frozen and encoder.init is None:
         raise BadCommand("encoder.frozen=true without encoder.init would freeze untrained weights")
-    if encoder.init is not None and not Path(encoder.init).is_file():
+    if encoder.init is not None and resume in (None, AUTO) and not Path(encoder.init).is_file():
         raise BadCommand(f"encoder.init={encoder.init}: there is no encoder file {encoder.init}")
 
 

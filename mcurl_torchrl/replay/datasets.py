@@ -15,6 +15,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from mcurl_torchrl.replay import torchrl_internals as internals
+
 __all__ = ["atari_dqn_episodes", "vd4rl_episodes"]
 
 _ROWS_AT_A_TIME = 10_000  # of 84 x 84 bytes
@@ -81,12 +83,13 @@ def vd4rl_episodes(dataset_id: str, *, root: str | Path | None = None) -> Iterat
     Raises:
         ValueError: if the data does not say where episodes begin.
     """
-    if root is not None and (Path(root) / dataset_id).is_dir():
+    root = internals.datasets_folder("vd4rl") if root is None else root
+    if (Path(root) / dataset_id).is_dir():
         rows = TensorDict.load_memmap(Path(root) / dataset_id)  # TorchRL's class reads it, too, but needs h5py for it
     else:
         from torchrl.data.datasets import VD4RLExperienceReplay
 
-        made = VD4RLExperienceReplay(dataset_id, batch_size=1, root=None if root is None else os.fspath(root))
+        made = VD4RLExperienceReplay(dataset_id, batch_size=1, root=os.fspath(root))
         rows = made.storage[:]
     begins = rows.get("is_init", None)
     if begins is None and (kinds := rows.get(("state", "step_type"), None)) is not None:

@@ -23,6 +23,7 @@ __all__ = [
     "allocate",
     "check_prefetched",
     "clear_prefetched",
+    "datasets_folder",
     "empty_storage",
     "futures_lock",
     "generator_of",
@@ -41,6 +42,14 @@ __all__ = [
     "storage_of",
     "stored",
 ]
+
+
+def datasets_folder(name: str) -> str:
+    """Returns the folder to which TorchRL downloads a family of datasets."""
+    from torchrl.data.datasets.utils import _get_root_dir
+
+    return str(_get_root_dir(name))
+
 
 # -- storages ----------------------------------------------------------------------------------------------------------
 

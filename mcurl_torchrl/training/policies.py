@@ -64,6 +64,9 @@ class FramePolicy(nn.Module):
             stretched. Default to None: actions stay in [-1, 1], or numbers.
         action_dtype (str): of stretched actions. Defaults to ``"float32"``.
 
+    Attributes:
+        agent_step (int, optional): the agent step of the checkpoint that :func:`load_policy` loaded; None otherwise.
+
     Raises:
         ValueError: on another ``padding``, on a shape that is not an image's, and on bounds that do not fit together.
 
@@ -93,6 +96,7 @@ class FramePolicy(nn.Module):
         action_dtype: str = "float32",
     ) -> None:
         super().__init__()
+        self.agent_step: int | None = None
         self.network = network
         self.num_frames = num_frames
         self.padding = check_choice("padding", padding, PADDINGS)
@@ -230,6 +234,7 @@ def _load_newest(checkpoints: Checkpoints) -> FramePolicy:
 def _load(checkpoints: Checkpoints, chosen: SavedCheckpoint) -> FramePolicy:
     policy = _build(chosen.path, chosen.info.get("policy"))
     checkpoints.restore(components={"policy": policy.network}, step=chosen.step)
+    policy.agent_step = chosen.step
     return policy
 
 

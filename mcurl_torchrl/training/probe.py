@@ -87,7 +87,7 @@ def linear_probe(
             an episode would test on rows that are almost equal to fitted rows.
 
     Keyword Args:
-        held_out (float): the part of the episodes to score on, at least one. Defaults to 0.25.
+        held_out (float): the part of the episodes to score on, at least one and not all. Defaults to 0.25.
         ridge (float): the weight of the squared coefficients, per row. Defaults to 1e-2.
 
     Raises:
@@ -109,14 +109,15 @@ def linear_probe(
     numbers = episodes.unique()
     if len(numbers) < 2:
         raise ValueError("episodes has one number; a probe needs at least two episodes, one of them to score on")
-    tested = torch.isin(episodes, numbers[-max(1, round(held_out * len(numbers))) :])
+    count = min(len(numbers) - 1, max(1, round(held_out * len(numbers))))
+    tested = torch.isin(episodes, numbers[-count:])
     x, y = latents.detach().cpu().double(), states.detach().cpu().double()
     x, y, moves = _standardized(x, ~tested)[0], *_standardized(y, ~tested)
     if not moves.any():
         raise ValueError("no dimension of the states moves; there is nothing to predict from the latents")
-    fitted, count = x[~tested], int((~tested).sum())
+    fitted = x[~tested]
     weights = torch.linalg.solve(
-        fitted.T @ fitted + ridge * count * torch.eye(x.shape[1], dtype=x.dtype), fitted.T @ y[~tested]
+        fitted.T @ fitted + ridge * len(fitted) * torch.eye(x.shape[1], dtype=x.dtype), fitted.T @ y[~tested]
     )
     errors = (y[tested] - x[tested] @ weights).square().mean(0)
     spread = y[tested].var(0, correction=0)

@@ -103,5 +103,7 @@ def _cut(planes: Tensor, rows: Tensor, left: Tensor, width: int) -> Tensor:
 def center_crop(images: Tensor, size: int | tuple[int, int]) -> Tensor:
     """Cuts the middle out of images ``[*, H, W]``; if two places are equally central, takes the upper or left one."""
     height, width = sides(size)
+    if height > images.shape[-2] or width > images.shape[-1]:
+        raise ValueError(f"images of {images.shape[-2]}x{images.shape[-1]} have no center of {height}x{width}")
     top, left = (images.shape[-2] - height) // 2, (images.shape[-1] - width) // 2
     return images[..., top : top + height, left : left + width]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from datetime import datetime
 from pathlib import Path
@@ -44,6 +45,22 @@ def test_states(tmp_path: Path) -> None:
     assert state(under_way) == "interrupted", "it was resumed since, and did not fail again"
     with under_way.lock():
         assert state(under_way) == "running"
+
+
+def test_a_folder_that_cannot_be_written_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(directory: RunDirectory) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("recipes.suites.state.user_of", read_only)
+    assert state(write_run(tmp_path / "finished", "env=Pong")) == "finished"
+
+
+def test_the_folders_of_a_sweep_are_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "env=Pong,seed=1", "env=Pong").path
+    assert runs.main([str(folder)]) == 0
+    assert "finished" in capsys.readouterr().out
+    with pytest.raises(BadCommand, match="seed=2: there is no such option"):
+        runs.main(["seed=2"])
 
 
 def test_the_list_has_step_return_and_age(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from mcurl_torchrl import load_policy
-from mcurl_torchrl.training import RunDirectory, read_policy_folder
+from mcurl_torchrl.training import Checkpoints, RunDirectory, read_policy_folder
 from recipes import evaluate, play
 from recipes.command_line import BadCommand
 from recipes.model_card import card, pack
@@ -117,6 +118,28 @@ def test_a_folder_that_holds_no_policy_is_refused(tmp_path: Path) -> None:
         evaluate.main(settings(f"run={tmp_path}", "device=nonsense", recipe="evaluate"))
 
 
+def test_the_card_is_of_the_checkpoint_that_was_packed(run: RunDirectory, tmp_path: Path) -> None:
+    """If the newest checkpoint is damaged, an older one plays."""
+    folder = shutil.copytree(run.path, tmp_path / "run")
+    *_, before, newest = Checkpoints(folder / "checkpoints").list()
+    content = bytearray(newest.path.read_bytes())
+    content[-20] ^= 1
+    newest.path.write_bytes(content)
+    with pytest.warns(RuntimeWarning, match="is passed over"):
+        trained = open_trained(folder, device=CPU)
+    cfg = EvaluateConfig(str(folder), episodes=1, video=False)
+    cfg.pack = str(tmp_path / "packed")
+    pack(trained, trained.play(cfg), cfg, epsilon=0.0, sample=False)
+    assert read_policy_folder(tmp_path / "packed")[0]["training"]["env_steps"] == before.step < newest.step
+
+
+@pytest.mark.parametrize("kept", ["manifest.json", "checkpoints"])
+def test_a_policy_is_not_packed_into_a_run(run: RunDirectory, kept: str, tmp_path: Path) -> None:
+    (tmp_path / "other" / kept).mkdir(parents=True)
+    with pytest.raises(BadCommand, match="is the folder of a run"):
+        evaluate.main(settings(f"run={run.path}", f"pack={tmp_path / 'other'}", recipe="evaluate"))
+
+
 # -- the policies of the package ---------------------------------------------------------------------------------------
 
 
@@ -135,6 +158,19 @@ def test_names_win_over_folders_and_paths_are_folders(tmp_path: Path, monkeypatc
     (tmp_path / "roadrunner").mkdir()
     assert find_policy("roadrunner") == POLICIES / "roadrunner"
     assert find_policy("./roadrunner") == Path("roadrunner") and find_policy(".") == Path()
+    ours, theirs = f"policy={tmp_path}/roadrunner", f"policy={POLICIES}/roadrunner"
+    assert [play.name_policy([typed]) for typed in ("./roadrunner", "roadrunner/", "roadrunner")] == [
+        [ours],
+        [ours],
+        [theirs],
+    ]
+
+
+def test_the_folder_of_a_sweep_has_settings_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "env=Pong,seed=1").mkdir()
+    assert play.name_policy(["env=Pong,seed=1", "episodes=2"]) == [f"policy='{tmp_path}/env=Pong,seed=1'", "episodes=2"]
+    assert play.name_policy(["env=Pong"]) == ["env=Pong"]
 
 
 def test_roadrunner_runs() -> None:

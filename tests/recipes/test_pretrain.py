@@ -176,6 +176,23 @@ def test_an_agent_starts_from_it(recipe: str, frozen: bool, of_sac: Path, tmp_pa
     assert math.isfinite(tables.read(directory.metrics.path)[-1]["loss_auxiliary"])
 
 
+def test_a_resumed_run_does_not_need_the_file_any_more(of_sac: Path, tmp_path: Path):
+    """Its encoder is in its checkpoint, and one that was frozen stays so."""
+    file, folder = tmp_path / "encoder.pt", tmp_path / "run"
+    file.write_bytes(of_sac.read_bytes())
+    start = [*SMALL, *AGENTS["sac_mcurl"], "algo=sac", f"encoder.init='{file}'", "encoder.frozen=true"]
+    train(folder, *start)
+    file.unlink()
+    longer = [*start, "total_env_steps=2000", f"resume='{folder}'", "resume_changed=true"]
+    directory = train(folder, *longer)
+    last = Checkpoints(directory.checkpoints).list()[-1]
+    assert last.step == 40
+    after, pretrained = encoder_of(directory, last.step), load_encoder(of_sac).state_dict()
+    assert all(torch.equal(after[name], value) for name, value in pretrained.items())
+    with pytest.raises(launch.BadCommand, match="there is no encoder file"):
+        train(tmp_path / "other", *start, "resume=auto")
+
+
 def encoder_of(directory: RunDirectory, step: int) -> dict[str, torch.Tensor]:
     network = load_policy(directory.path, which=step).network
     return getattr(network, "network", network).encoder.state_dict()
@@ -240,11 +257,31 @@ def test_encoders_that_do_not_fit(recipe: str, overrides: list[str], answers: li
         (["data.source=vd4rl"], "needs data.dataset"),
         (["updates=0"], "updates=0"),
         (["lr=-1"], "lr=-1"),
+        (["probe.episodes=1"], "probe.episodes=1; the probe needs at least 2"),
+        ([*CATCH[:2], "agent=rainbow", "objective.slice_len=6"], "probe.episodes=0 trains without it"),
     ],
 )
 def test_settings_that_do_not_fit(overrides: list[str], answer: str, tmp_path: Path):
     with pytest.raises(launch.BadCommand, match=answer):
         run(tmp_path, *overrides)
+    assert not (tmp_path / "encoder.pt").exists()
+
+
+def test_data_of_another_environment_is_refused_before_training(tmp_path: Path):
+    directory = train(tmp_path / "run", *SMALL, *AGENTS["sac_mcurl"], "algo=sac")
+    data = ["data.source=replay", f"data.path='{directory.path}'"]
+    for other in ("env.image_size=72", "env.num_frames=4"):
+        with pytest.raises(launch.BadCommand, match=f"are .9, 36, 36. .*{other}.*set them as the data was made"):
+            run(tmp_path / "encoder", *data, other)
+    assert not (tmp_path / "encoder" / "encoder.pt").exists()
+
+
+def test_the_folder_of_a_run_is_not_used(tmp_path: Path):
+    directory = train(tmp_path / "run", *SMALL, *AGENTS["sac_mcurl"], "algo=sac")
+    before = directory.metrics.path.read_text(), directory.config.read_text()
+    with pytest.raises(launch.BadCommand, match="is the folder of a run"):
+        run(directory.path)
+    assert (directory.metrics.path.read_text(), directory.config.read_text()) == before
 
 
 @pytest.mark.parametrize("agent", group_choices("agent", launch.config_folder("pretrain")))

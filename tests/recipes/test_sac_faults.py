@@ -26,7 +26,7 @@ from omegaconf import OmegaConf
 from mcurl_torchrl import load_policy
 from mcurl_torchrl.training import CheckpointNotRestored, Checkpoints, RunDirectory, tables
 from recipes import evaluate, launch
-from recipes.command_line import quoted
+from recipes.command_line import quote_existing, quoted
 from recipes.schema import EvaluateConfig, SACRecipeConfig
 from tests.envs.test_gl import WITHOUT_LIBRARIES
 from tests.no_room import files_at_most
@@ -430,7 +430,20 @@ def test_settings_may_be_repeated(run: RunDirectory):
     assert sorted(argument.partition("=")[0] for argument in again).count("env") == 1
 
 
-@pytest.mark.parametrize("name", ["a b", "a=b", "a,b", "it's", 'a"b', "a[0]{1}", "a\\b", "a\\'b", "~a", "ends\\", "ä"])
+NUMBERS = ["2024_10_05", "1e3", "1_000.5", "007", ".5", "inf"]  # names of folders that Hydra reads as numbers
+
+
+@pytest.mark.parametrize("key", ["hydra.run.dir", "hydra.sweep.dir", "pack", "data.path", "encoders"])
+@pytest.mark.parametrize("name", [*NUMBERS, "run_1", "v1.2e"])
+def test_a_folder_may_look_like_a_number(key: str, name: str):
+    argument = quote_existing(f"{key}={name}")
+    assert OverridesParser.create().parse_override(argument).value() == name
+    assert quote_existing(argument) == argument
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "a=b", "a,b", "it's", 'a"b', "a[0]{1}", "a\\b", "a\\'b", "~a", "ends\\", "ä", *NUMBERS]
+)
 def test_any_path_can_be_resumed(name: str, run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     moved = run.path.rename(tmp_path / name)
     monkeypatch.chdir(tmp_path)

@@ -82,11 +82,14 @@ def vd4rl_rows(lengths: list[int], names: dict[str, str], shape: tuple[int, ...]
 
 
 @pytest.mark.parametrize(("image", "shape"), [("image", (8, 8, 3)), ("observation", (3, 8, 8))])
-def test_episodes_of_vd4rl(image: str, shape: tuple[int, ...], tmp_path: Path):
+def test_episodes_of_vd4rl(image: str, shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     lengths = [5, 1, 4]
     rows = vd4rl_rows(lengths, {"image": image}, shape)
     VD4RLExperienceReplay._process_data(rows.clone()).memmap(tmp_path / "main/walker_walk/random/64px")
     episodes = list(vd4rl_episodes("main/walker_walk/random/64px", root=tmp_path))
+    # Without a root, the data is in TorchRL's own folder.
+    monkeypatch.setattr("torchrl.data.datasets.utils._get_root_dir", lambda name: tmp_path)
+    assert len(list(vd4rl_episodes("main/walker_walk/random/64px"))) == len(episodes)
     frames = rows[image] if shape[0] == 3 else rows[image].permute(0, 3, 1, 2)
     assert [len(episode) for episode in episodes] == [4, 3]
     for episode, start in zip(episodes, (0, 6), strict=True):

@@ -54,6 +54,11 @@ def test_the_score_is_of_episodes_that_were_not_seen():
     assert linear_probe(which, states, EPISODES).r2 < 0
 
 
+def test_an_episode_is_always_left_to_fit_to():
+    latents, episodes = torch.randn(300, 2), torch.arange(300) // 100
+    assert linear_probe(latents, latents, episodes, held_out=0.9).r2 > 0.99
+
+
 def test_latents_that_are_constant_or_doubled_do_no_harm():
     latents = torch.randn(200, 3)
     states = latents[:, :1]
