@@ -66,7 +66,7 @@ def settings_for(made: Callable[..., Any], *sections: Any) -> dict[str, Any]:
 
 
 def find_modules_here() -> None:
-    """Adds the current folder to ``sys.path``, so that ``env.id=my_module:MyEnv-v0`` can name one of its modules."""
+    """Adds the current folder to ``sys.path``: ``env.id`` and ``objective.task`` may name its modules."""
     here = os.getcwd()
     if here not in sys.path:
         sys.path.append(here)
@@ -84,6 +84,11 @@ def check_actions(env: EnvBase, *, discrete: bool, recipe: str, other: str) -> N
     wanted = "discrete" if discrete else "continuous"
     if kind == "other":  # MultiDiscrete, for example
         raise ValueError(f"{recipe} needs {wanted} actions; this environment takes several numbers at once: {spec}")
+    if kind == "continuous" and len(spec.shape) != 1:
+        raise ValueError(
+            f"the actions of this environment have the shape {list(spec.shape)}; one dimension is needed: reshape them "
+            "with a gymnasium.ActionWrapper"
+        )
     if kind != wanted:
         count = spec.space.n if kind == "discrete" else spec.shape[-1]
         raise ValueError(
@@ -286,6 +291,7 @@ def make_task(objective: DictConfig, encoder: nn.Module, buffer: FrameReplayBuff
     options = {str(key): value for key, value in OmegaConf.to_container(objective, resolve=True).items()}
     options.pop("name")
     module, _, name = str(options.pop("task")).rpartition(".")
+    find_modules_here()
     try:
         made = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:

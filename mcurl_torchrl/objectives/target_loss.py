@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase, TensorDictParams
-from tensordict.utils import NestedKey
+from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor, nn
 from torchrl.objectives.common import AUTO_LOSS_MASK_KEYS, LossModule
 
@@ -36,11 +36,12 @@ def valid_positions(
         ValueError: on a mask of another shape or dtype.
     """
     names = AUTO_LOSS_MASK_KEYS if loss_mask_key == "auto" else () if loss_mask_key is None else (loss_mask_key,)
-    valid = None
+    # Not get(name, None): torch.compile would go on without a mask in later batches that have one.
+    stored, valid = set(tensordict.keys(include_nested=True)), None
     for name in names:
-        mask = tensordict.get(name, None)
-        if mask is None:
+        if unravel_key(name) not in stored:
             continue
+        mask = tensordict.get(name)
         if mask.dtype != torch.bool or mask.shape not in (torch.Size(shape), (*shape, 1)):
             raise ValueError(
                 f"the mask {name!r} must be bool {list(shape)}, False at padding; got {mask.dtype} {list(mask.shape)}"

@@ -335,9 +335,10 @@ class EpisodeSliceSampler(WindowSampler):
             )
         return (
             f"no slice of slice_len={slice_len} rows: the longest run of rows of one episode in the buffer has "
-            f"{longest} rows ({len(windows.rows)} rows stored); use slice_len <= {longest}, strict_length=False, or "
-            f"collect longer episodes. If several environments were written one after the other, as with reshape(-1), "
-            f"use a storage of ndim=2 or fragmented=True"
+            f"{longest} rows ({len(windows.rows)} rows stored); use slice_len <= {longest} (objective.slice_len in a "
+            "recipe, or an objective without slices, such as algo=curl), strict_length=False, or longer episodes. If "
+            "several environments were written one after the other, as with reshape(-1), use a storage of ndim=2 or "
+            "fragmented=True"
         )
 
     def __repr__(self) -> str:

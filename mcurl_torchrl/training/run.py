@@ -37,6 +37,7 @@ from mcurl_torchrl.training.videos import write_video
 
 __all__ = ["TrainingRun"]
 
+_LONG_EPISODE_SECONDS = 60.0  # an evaluation without the end of an episode says so
 _QUIET_SECONDS = 20.0  # a longer evaluation tells how far it is
 _SLOW_HOURS = 6.0
 _BUSY_LOAD = 1.5  # processes that want to run, for each core; a run by itself makes about 1
@@ -371,8 +372,7 @@ class TrainingRun:
                     observation_key=plan.observation_key,
                     epsilon=plan.evaluation_epsilon,
                     sample=plan.evaluation_sample,
-                    on_episode=self._report_quarters(episodes),
-                    stop=lambda: self.stop.requested,
+                    **self._callbacks(episodes),
                 )
         except EvaluationStopped as stopped:
             progress.note(f"the evaluation after agent step {step:,} {stopped}; a resumed run begins with it")
@@ -386,18 +386,30 @@ class TrainingRun:
         # No score before training: the best checkpoint has a trained policy.
         self.save(step, score=evaluation.mean if step > 0 else None)
 
-    def _report_quarters(self, episodes: int) -> Callable[[int, float], None]:
-        """Returns a callback that prints a line after each quarter of a long evaluation."""
-        begin, quarter = time.monotonic(), math.ceil(episodes / 4)
+    def _callbacks(self, episodes: int) -> dict[str, Callable[..., Any]]:
+        """Returns what an evaluation calls at each step and episode: both print how a long evaluation goes."""
+        begin, quarter, waits = time.monotonic(), math.ceil(episodes / 4), True
+
+        def stop() -> bool:
+            nonlocal waits
+            if waits and time.monotonic() - begin > _LONG_EPISODE_SECONDS:
+                waits = False
+                self._begun().note(
+                    f"evaluating: no episode has ended after {_LONG_EPISODE_SECONDS:.0f} s; an environment whose "
+                    "episodes may never end needs a time limit"
+                )
+            return self.stop.requested
 
         def on_episode(count: int, _: float) -> None:
+            nonlocal waits
+            waits = False
             if self._sign_of_life is not None:
                 self._sign_of_life()
             seconds = time.monotonic() - begin
             if count % quarter == 0 and count < episodes and seconds >= _QUIET_SECONDS:
                 self._begun().note(f"evaluating: {count} of {episodes} episodes after {seconds:.0f} s")
 
-        return on_episode
+        return {"stop": stop, "on_episode": on_episode}
 
     def _record_evaluation(self, step: int, evaluation: Evaluation, seconds: float) -> None:
         env_steps = step * self.plan.action_repeat

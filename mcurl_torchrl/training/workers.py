@@ -190,7 +190,7 @@ class CollectorWorkers:
         for worker in waiting:
             assert worker.asked_at is not None
             if (code := worker.exit_code()) is not None:
-                self._lose(worker, f"failed: its process ended with exit code {code}")
+                self._lose(worker, f"failed: its process ended with exit code {code} (its error is above)")
             elif time.monotonic() - worker.asked_at > self.timeout_seconds:
                 self._lose(worker, f"gave no steps for {self.timeout_seconds:g} s")
 

@@ -265,6 +265,20 @@ class TestContracts:
         for grad, expected_grad in zip(grads, expected_grads, strict=True):
             torch.testing.assert_close(grad, expected_grad, rtol=1e-3, atol=1e-5)
 
+    def test_compiled_code_sees_a_mask_that_earlier_batches_did_not_have(self) -> None:
+        loss = make_loss()
+        torch._dynamo.reset()
+        compiled = torch.compile(loss, backend="eager", fullgraph=True)
+        for masked in (False, True, False, True):
+            batch = make_batch()
+            if masked:
+                batch["collector", "mask"] = torch.ones(batch.shape, dtype=torch.bool)
+                batch["collector", "mask"][0, -2:] = False
+            expected = loss(batch.copy())
+            found = compiled(batch.copy())
+            for name in ("loss_contrastive", "masked_fraction"):
+                torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-5)
+
     def test_compiled_code_has_fixed_shapes(self) -> None:
         """CUDA graphs need them. Rows that are picked by a mask would have a number that differs between batches."""
         operations: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -49,6 +50,23 @@ def test_a_task_gets_what_it_names():
 def test_a_task_that_needs_more_than_there_is_is_refused():
     with pytest.raises(ValueError, match=r"objective=mine needs \['head'\] of the agent; this recipe offers"):
         make_task(named(NeedsHead, size=3), None, None, augmentation=None, action_spec=None)
+
+
+def test_a_task_may_be_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    source = "from mcurl_torchrl.objectives import NoTask\nclass Mine(NoTask):\n    pass\n"
+    (tmp_path / "my_objectives.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    objective = OmegaConf.create({"name": "mine", "task": "my_objectives.Mine"})
+    made = make_task(objective, torch.nn.Linear(1, 1), None, augmentation=None, action_spec=None)
+    assert type(made).__name__ == "Mine"
+
+
+@pytest.mark.parametrize("shape", [(), (2, 2)])
+def test_actions_that_are_no_vector_are_refused(shape: tuple[int, ...]):
+    env = SimpleNamespace(action_spec=Bounded(-1, 1, shape))
+    with pytest.raises(ValueError, match=re.escape(f"have the shape {list(shape)}; one dimension is needed")):
+        building.check_actions(env, discrete=False, recipe="SAC", other="rainbow_mcurl")
 
 
 @pytest.mark.parametrize(

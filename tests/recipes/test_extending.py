@@ -95,6 +95,24 @@ def test_a_new_agent_takes_a_script_and_a_config_folder(project: Path, tmp_path:
     more = run(project, "dqn_mcurl", f"resume={folder}", "total_env_steps=90", "resume_changed=true")
     assert "finished" in more and tables.read(folder / "metrics.csv")[-1]["step"] == 90
     run(project, "evaluate", f"run={folder}", "episodes=1", "video=false", f"hydra.run.dir={tmp_path / 'evaluation'}")
+    # Objectives for which other recipes have a file in their own folder algo/, too.
+    small.remove("objective.slice_len=8")
+    run(project, "dqn_mcurl", "env=Breakout", *small, *QUICK, "algo=curl", f"hydra.run.dir={tmp_path / 'curl'}")
+    assert tables.read(tmp_path / "curl" / "eval.csv")
+
+
+def test_the_environment_of_the_tutorial_is_trained_by_its_command(tmp_path: Path):
+    page = (REPO / "docs" / "tutorials" / "environment.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)\n\n\nenv = ", page, re.DOTALL)[1]
+    register = re.search(r"`(gym\.register\(.*?\))`", page)[1]
+    (tmp_path / "my_module.py").write_text(f"{code}\n\n\n{register}\n")
+    command = re.search(r"^python recipes/rainbow_mcurl.py (.*Catch.*)$", page, re.MULTILINE)[1]
+    small = ["total_env_steps=120", "rainbow.first_update_agent_steps=100", "evaluation.final_episodes=1", "threads=1"]
+    folder = tmp_path / "run"
+    arguments = [*command.split(), *small, *QUICK[1:], f"hydra.run.dir={folder}"]
+    done = run_python(str(REPO / "recipes" / "rainbow_mcurl.py"), *arguments, cwd=tmp_path, environment={**os.environ})
+    assert done.returncode == 0, done.stderr
+    assert tables.read(folder / "eval.csv")[-1]["length"] == 11
 
 
 def test_a_policy_of_an_unknown_agent_is_named(project: Path, tmp_path: Path):

@@ -358,3 +358,12 @@ def test_a_long_evaluation_tells_how_far_it_is(slow: bool, tmp_path: Path, capsy
     evaluated_run(tmp_path, evaluation_episodes=1, final_evaluation_episodes=10)
     said = [line.partition(" after")[0] for line in capsys.readouterr().err.splitlines() if "evaluating: " in line]
     assert said == ([f"evaluating: {count} of 10 episodes" for count in (3, 6, 9)] if slow else [])
+
+
+def test_an_evaluation_without_the_end_of_an_episode_says_so_once(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(run_module, "_LONG_EPISODE_SECONDS", 0.0)
+    evaluated_run(tmp_path, evaluation_episodes=2, final_evaluation_episodes=2)
+    said = [line for line in capsys.readouterr().err.splitlines() if "needs a time limit" in line]
+    assert len(said) == 3 and all(line.startswith("evaluating: no episode has ended after 0 s; ") for line in said)
