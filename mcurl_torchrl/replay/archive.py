@@ -161,9 +161,9 @@ def _save_rows(path: Path, data: TensorDictBase, written: list[int], known: list
     # A short last segment is written again together with the new rows, so that frequent saves do not leave many files.
     if kept and len(kept[-1]) < limit // 2:
         kept.pop()
-    # The newest row of the last save may have changed since then (an episode left without an end is closed later), so
-    # that it is saved again. On loading, later segments replace earlier ones.
-    first = [max(last - 1, old) for last, old in zip(kept[-1].last, oldest, strict=True)] if kept else oldest
+    # The two newest rows of the last save may have changed since then (an episode left without an end is closed later),
+    # so that they are saved again. On loading, later segments replace earlier ones.
+    first = [max(last - 2, old) for last, old in zip(kept[-1].last, oldest, strict=True)] if kept else oldest
     parts = max(1, -((sum(written) - sum(first)) // -limit))
     for part in range(parts):
         begin, end = (

@@ -27,7 +27,7 @@ from mcurl_torchrl.replay.slices import FrameSlices, FrameView, check_keys
 from mcurl_torchrl.replay.step_reader import COLUMN_KEY, StepReader
 from mcurl_torchrl.replay.transition_sampler import PrioritizedTransitionSampler, TransitionSampler, bind_sampler
 from mcurl_torchrl.replay.transitions import FrameWindows
-from mcurl_torchrl.replay.windows import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY, Rows
+from mcurl_torchrl.replay.windows import FINAL_KEY, STEP_KEY, TRAJECTORY_KEY, UNWRITTEN, Rows
 from mcurl_torchrl.replay.writer import FrameWriter, check_num_columns, check_storage
 from mcurl_torchrl.stacking import PADDINGS
 
@@ -461,14 +461,15 @@ class FrameReplayBuffer(FrameView):
         if len(self.transform):
             steps = self.transform.inv(steps)
         with internals.locked(self):
-            flat, final = self.writer.write_one(steps) if one_step else self.writer.write(steps, valid, columns)
+            flat, _ = self.writer.write_one(steps) if one_step else self.writer.write(steps, valid, columns)
             if not len(flat):
                 return torch.zeros(0, *[2] * (self.storage.ndim - 1), dtype=torch.int64)
             if isinstance(self.sampler, PrioritizedTransitionSampler):
                 self.sampler.make_tree(self.storage.max_size, flat.device)
                 self.sampler.extend(flat)
-                if final.any():
-                    self.sampler.discard(flat[final])
+                written = torch.cat([self.writer.closed.to(flat.device), flat])
+                if (final := self.writer.column(FINAL_KEY)[written]).any():
+                    self.sampler.discard(written[final])
             return self.writer.to_index(flat)
 
     def empty(self, empty_write_count: bool = True) -> None:
@@ -511,7 +512,7 @@ class FrameReplayBuffer(FrameView):
     # -- priorities ----------------------------------------------------------------------------------------------------
 
     def update_priority(self, index: Any, priority: Any) -> None:
-        """Sets the priorities of the rows at a storage index."""
+        """Sets the priorities of the rows at a storage index; rows that hold no step keep the priority 0."""
         if not isinstance(self.sampler, PrioritizedTransitionSampler):
             raise TypeError("this buffer has no priorities; build it with sampler=PrioritizedTransitionSampler(...)")
         priority = torch.as_tensor(priority).reshape(-1)
@@ -521,7 +522,15 @@ class FrameReplayBuffer(FrameView):
                 raise ValueError(
                     f"got {priority.numel()} priorities for {flat.numel()} rows; give one for each row, or one for all"
                 )
-            self.sampler.update_priority(flat, priority.expand(flat.shape))
+            can_be_drawn = self._holds_steps(flat)
+            self.sampler.update_priority(
+                flat[can_be_drawn], priority.expand(flat.shape)[can_be_drawn.to(priority.device)]
+            )
+
+    def _holds_steps(self, flat: Tensor) -> Tensor:
+        """Returns which flat rows hold a step: not those that were never written, and not those after a last step."""
+        rows = Rows(self.storage)
+        return ~rows.scalars(FINAL_KEY)[flat] & (rows.scalars(TRAJECTORY_KEY)[flat] != UNWRITTEN)
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
         """Sets priorities from a sampled batch, one under ``priority_key`` per transition.

@@ -68,6 +68,5 @@ def open_replay(
     )
     buffer.loads(path, name)
     if uniform and isinstance(buffer.sampler, PrioritizedTransitionSampler):
-        every = torch.arange(len(Rows(buffer.storage)))
-        buffer.sampler.update_priority(every, torch.ones(len(every)))
+        buffer.update_priority(buffer.writer.to_index(torch.arange(len(Rows(buffer.storage)))), 1.0)
     return buffer

@@ -72,6 +72,11 @@ class SliceSamplerByWeight(EpisodeSliceSampler):
             chosen &= ~(larger & present).any(-1)
         return chosen
 
+    def _explain_empty(self, windows: EpisodeWindows, slice_len: int) -> str:
+        if self.tree.total > 0:
+            return super()._explain_empty(windows, slice_len)
+        return "no slice can be drawn by priority: all priorities are 0"
+
     def _draw(
         self, windows: EpisodeWindows, slice_len: int, count: int, generator: torch.Generator | None
     ) -> tuple[Tensor | None, dict[Any, Tensor]]:
@@ -114,7 +119,8 @@ class PrioritizedEpisodeSliceSampler(PrioritizedRows, SliceSamplerByWeight):
     tested, and it draws a slice by the priority of its first row only. Each row has a priority
     (https://arxiv.org/abs/1511.05952). It is set by ``buffer.update_tensordict_priority(batch)``, with one number per
     row under ``"td_error"``, or by ``buffer.update_priority(index, priority)``. A new row gets the largest priority so
-    far.
+    far. With ``num_frames`` the batch's ``"index"`` has a row for each frame of a stack, of which TorchRL takes the
+    oldest: put ``batch["index"] = batch["index"][:, -1]``, the newest, before ``update_tensordict_priority(batch)``.
 
     For the slices of a :class:`~mcurl_torchrl.FrameReplayBuffer` call its method
     ``slices(..., priority="mean")``, which uses the priorities of its transitions.

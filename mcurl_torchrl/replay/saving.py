@@ -222,7 +222,8 @@ def _pack_batches(reader: FrameView, prefix: str, tensors: dict[str, Tensor]) ->
     for number, future in enumerate(internals.prefetched(reader)):
         data, info = future.result()
         for key in leaf_keys(data):
-            tensors[f"{prefix}{number}/data/{encode_key(key)}"] = data.get(key)
+            # A copy: a batch may hold one tensor under two keys, which the file format refuses.
+            tensors[f"{prefix}{number}/data/{encode_key(key)}"] = data.get(key).clone()
         for key, value in info.items():
             for part, tensor in enumerate(value if isinstance(value, tuple) else [value]):
                 tensors[f"{prefix}{number}/info/{part}/{encode_key(key)}"] = tensor

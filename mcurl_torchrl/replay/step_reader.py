@@ -34,7 +34,8 @@ _MARKS: set[NestedKey] = {
     *(("next", name) for name in ("done", "is_init", "step_count", COLUMN_KEY)),
 }
 # Names that a sampled batch uses for other values.
-_RESERVED = {*LAYOUT_KEYS, "index", "steps_to_next_obs", "priority_weight", REWARD_KEY, TERMINATED_KEY, TRUNCATED_KEY}
+_RESERVED = {*LAYOUT_KEYS, "index", "steps_to_next_obs", "priority_weight"}
+_RESERVED |= {REWARD_KEY, TERMINATED_KEY, TRUNCATED_KEY, DONE_KEY}
 
 
 @dataclass

@@ -63,6 +63,8 @@ class FrameWriter(Writer):
         # One entry per column, made at the first write.
         self._columns: dict[str, Tensor] = {}
         self._has_warned_of_cuts = False
+        # The flat rows of earlier writes that the last write turned into final rows.
+        self.closed = torch.zeros(0, dtype=torch.int64)
 
     @property
     def storage(self) -> TensorStorage:
@@ -113,6 +115,7 @@ class FrameWriter(Writer):
             valid (torch.Tensor, optional): False for steps that are not written, of the shape of the steps.
             columns (sequence of int, optional): the columns of the steps. Defaults to all columns.
         """
+        self.closed = torch.zeros(0, dtype=torch.int64)
         names = None if columns is None else self._check_columns(columns)
         steps = self._check(data, valid, names)
         # The check and the plan may refuse the steps; up to here nothing is changed.
@@ -122,7 +125,7 @@ class FrameWriter(Writer):
         elif names is not None:
             flat, final = self._write_part(data, steps, state, names)
         else:
-            plan = self._plan(steps, state)
+            plan = self._plan(steps, state, torch.arange(len(state["written"]), device=steps.frames.device))
             self._begin(data, steps, state)
             if plan.num_inner_cuts and self.storage.ndim == 1 and not self._has_warned_of_cuts:
                 self._warn_of_cuts(plan.num_inner_cuts, steps)
@@ -146,7 +149,7 @@ class FrameWriter(Writer):
         if steps.next_known is not None:
             state.setdefault(NEXT_UNKNOWN, torch.zeros_like(state["is_open"]))
         own = {name: value[columns] for name, value in state.items()}
-        plan = self._plan(steps, own)
+        plan = self._plan(steps, own, columns)
         self._begin(data, steps, state)
         flat, final = self._write_rows(steps, plan, own, columns)
         for name, value in own.items():
@@ -159,6 +162,7 @@ class FrameWriter(Writer):
         """Writes the steps that are kept, one time after the other, each time to the columns that have such a step."""
         assert steps.keep is not None
         names = torch.arange(len(state["written"]), device=steps.keep.device) if names is None else names
+        self._plan_kept(steps, state, names)
         flats, finals = [state["written"][:0]], [state["is_open"][:0]]
         for time, kept in enumerate(steps.keep):
             self._learn_next_frames(steps, time, ~kept, state, names)
@@ -168,7 +172,31 @@ class FrameWriter(Writer):
             flat, final = self._write_part(data, steps.select(time, places), state, names[places])
             flats.append(flat)
             finals.append(final)
-        return torch.cat(flats), torch.cat(finals)
+        flat, final = torch.cat(flats), torch.cat(finals)
+        # Steps that are longer than the ring write some rows twice; only the last time counts.
+        at = torch.arange(len(flat), device=flat.device)
+        last = torch.full_like(self.column(STEP_KEY), -1).scatter_reduce_(0, flat, at, "amax") if len(flat) else at
+        kept_last = last[flat] == at
+        return flat[kept_last], final[kept_last]
+
+    def _plan_kept(self, steps: Steps, state: dict[str, Tensor], names: Tensor) -> None:
+        """Plans all kept steps, on a copy of the state: what is refused is refused before anything is written."""
+        assert steps.keep is not None
+        state = {name: value.clone() for name, value in state.items()}
+        if steps.next_known is not None:
+            state.setdefault(NEXT_UNKNOWN, torch.zeros_like(state["is_open"]))
+        begun = self._next_trajectory
+        try:
+            for time, kept in enumerate(steps.keep):
+                self._learn_next_frames(steps, time, ~kept, state, names)
+                if len(places := kept.nonzero().squeeze(-1)):
+                    own = {name: value[names[places]] for name, value in state.items()}
+                    part = steps.select(time, places)
+                    self._advance(part, self._plan(part, own), own)
+                    for name, value in own.items():
+                        state[name] = state[name].index_copy(0, names[places], value)
+        finally:
+            self._next_trajectory = begun
 
     @staticmethod
     def _learn_next_frames(steps: Steps, time: int, dropped: Tensor, state: dict[str, Tensor], names: Tensor) -> None:
@@ -308,12 +336,23 @@ class FrameWriter(Writer):
             "next_frame": torch.zeros(columns, *frame_shape, dtype=self.reader.frame_dtype, device=zeros.device),
         }
 
-    def _plan(self, steps: Steps, state: dict[str, Tensor]) -> _Plan:
-        """Decides which episode each step belongs to."""
+    def _plan(self, steps: Steps, state: dict[str, Tensor], names: Tensor | None = None) -> _Plan:
+        """Decides which episode each step belongs to; with the columns' ``names``, it reads what is stored of them."""
         begins = steps.begins.clone()
         differs = (steps.frames[0] != state["next_frame"]).flatten(1).any(-1)
         begins[0] |= differs if NEXT_UNKNOWN not in state else differs & ~state[NEXT_UNKNOWN]
         begins[1:] |= (steps.frames[1:] != steps.next_frames[:-1]).flatten(2).any(-1)
+        if self.reader.num_frames > 1:  # also the older frames of an observation are those of the step before
+            older = torch.cat([steps.older_frames[:-1, :, 1:], steps.frames[:-1, :, None]], 2)
+            begins[1:] |= (steps.older_frames[1:] != older).flatten(2).any(-1)
+            if (
+                names is not None
+                and NEXT_UNKNOWN in state
+                and (goes_on := state[NEXT_UNKNOWN] & state["is_open"]).any()
+            ):
+                newest = (state["written"] - 1) % self._ring() * len(self.written) + names
+                differs = self.column(self.reader.pixels_key)[newest] != steps.older_frames[0, :, -1]
+                begins[0] |= goes_on & differs.flatten(1).any(-1)
         if steps.traj_ids is not None:
             begins[0] |= (state["traj_id"] >= 0) & (steps.traj_ids[0] != state["traj_id"])
             begins[1:] |= steps.traj_ids[1:] != steps.traj_ids[:-1]
@@ -355,6 +394,7 @@ class FrameWriter(Writer):
         self.column(TRUNCATED_KEY)[rows(needs_row, 1)] = True
         if needs_row is not cut:
             last, before = rows(cut & ~needs_row, 1), rows(cut & ~needs_row, 2)
+            self.closed = torch.cat([self.closed.to(last.device), last])
             same = self.column(TRAJECTORY_KEY)[last] == self.column(TRAJECTORY_KEY)[before]
             self.column(TRUNCATED_KEY)[before[same]] = True
             for key in (*self.reader.stored_keys[1:], FINAL_KEY):
@@ -413,8 +453,14 @@ class FrameWriter(Writer):
         self.column(FINAL_KEY).index_copy_(0, flat, final)
 
         state["written"] = state["written"] + total
-        state["trajectory"], state["next_step"], state["is_open"] = trajectory[-1], step[-1] + 1, ~ends[-1]
-        state["next_frame"] = steps.next_frames[-1].clone()
+        self._advance(steps, plan, state)
+        order = position.argsort(stable=True)
+        return flat[order], final[order]
+
+    def _advance(self, steps: Steps, plan: _Plan, state: dict[str, Tensor]) -> None:
+        """Moves the state of columns on to the end of planned steps."""
+        state["trajectory"], state["next_step"] = plan.trajectory[-1], plan.step[-1] + 1
+        state["is_open"], state["next_frame"] = ~plan.ends[-1], steps.next_frames[-1].clone()
         if steps.next_known is not None:
             state[NEXT_UNKNOWN] = ~steps.next_known[-1]
         elif NEXT_UNKNOWN in state:
@@ -422,8 +468,6 @@ class FrameWriter(Writer):
         if steps.traj_ids is not None:
             state["traj_id"] = steps.traj_ids[-1].clone()
         self._next_trajectory += plan.num_new
-        order = position.argsort(stable=True)
-        return flat[order], final[order]
 
     def _publish(self) -> None:
         """Tells the storage the number of written rows."""
