@@ -573,7 +573,7 @@ MUTANTS = [
     Mutant(
         "a row that changed after it was saved is not saved again",
         "replay/archive.py",
-        "first = [max(last - 1, old)",
+        "first = [max(last - 2, old)",
         "first = [max(last, old)",
         "tests/replay/test_archive.py::TestIncremental",
     ),
@@ -1270,6 +1270,44 @@ MUTANTS = [
         "tests/recipes/test_pretrain.py",
     ),
     Mutant(
+        "the row that closes a cut episode keeps its priority",
+        "replay/writer.py",
+        "            self.closed = torch.cat([self.closed.to(last.device), last])\n",
+        "",
+        "tests/replay/test_rare_histories.py",
+    ),
+    Mutant(
+        "a refused batch leaves the steps before the wrong one",
+        "replay/writer.py",
+        "        self._plan_kept(steps, state, names)\n",
+        "",
+        "tests/replay/test_rare_histories.py",
+    ),
+    Mutant(
+        "only the newest frame tells where an episode begins",
+        "replay/writer.py",
+        "            begins[1:] |= (steps.older_frames[1:] != older).flatten(2).any(-1)\n",
+        "",
+        "tests/replay/test_rare_histories.py",
+    ),
+    Mutant(
+        "a compiled loss keeps to the masks of its first batch",
+        "objectives/target_loss.py",
+        """    stored, valid = set(tensordict.keys(include_nested=True)), None
+    for name in names:
+        if unravel_key(name) not in stored:
+            continue
+        mask = tensordict.get(name)
+""",
+        """    valid = None
+    for name in names:
+        mask = tensordict.get(name, None)
+        if mask is None:
+            continue
+""",
+        "tests/objectives/test_masked_contrastive.py",
+    ),
+    Mutant(
         "PPO has no auxiliary phase",
         "../recipes/ppo_mcurl.py",
         "range(cfg.ppo.auxiliary_phase)",
@@ -1412,8 +1450,8 @@ MUTANTS = [
     Mutant(
         "an evaluation does not stop",
         "training/run.py",
-        "stop=lambda: self.stop.requested,",
-        "stop=None,",
+        'return {"stop": stop, "on_episode": on_episode}',
+        'return {"stop": None, "on_episode": on_episode}',
         f"{FAULTS_STOPPING}::test_stops_at_once_and_goes_on",
     ),
     Mutant(
