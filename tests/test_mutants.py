@@ -1279,8 +1279,8 @@ MUTANTS = [
     Mutant(
         "a refused batch leaves the steps before the wrong one",
         "replay/writer.py",
-        "        self._plan_kept(steps, state, names)\n",
-        "",
+        "            self._plan_kept(steps, state, names)\n",
+        "            pass\n",
         "tests/replay/test_rare_histories.py",
     ),
     Mutant(

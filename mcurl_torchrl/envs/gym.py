@@ -404,11 +404,10 @@ def _check_bounds(spec: TensorSpec) -> None:
 
 
 def _is_scaled(spec: TensorSpec) -> bool:
-    """Returns whether actions have bounds, other than -1 and 1."""
+    """Returns whether actions have bounds, which are always finite here, other than -1 and 1."""
     if not isinstance(spec, Bounded) or not spec.dtype.is_floating_point:
         return False
-    low, high = spec.space.low, spec.space.high
-    return bool((low.isfinite() & high.isfinite()).all() and not ((low == -1).all() and (high == 1).all()))
+    return not ((spec.space.low == -1).all() and (spec.space.high == 1).all())
 
 
 def _described_bounds(spec: TensorSpec) -> dict[str, Any]:

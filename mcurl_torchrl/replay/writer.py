@@ -162,7 +162,8 @@ class FrameWriter(Writer):
         """Writes the steps that are kept, one time after the other, each time to the columns that have such a step."""
         assert steps.keep is not None
         names = torch.arange(len(state["written"]), device=steps.keep.device) if names is None else names
-        self._plan_kept(steps, state, names)
+        if len(steps.keep) > 1:  # one time is planned before it is written anyway
+            self._plan_kept(steps, state, names)
         flats, finals = [state["written"][:0]], [state["is_open"][:0]]
         for time, kept in enumerate(steps.keep):
             self._learn_next_frames(steps, time, ~kept, state, names)
@@ -173,10 +174,11 @@ class FrameWriter(Writer):
             flats.append(flat)
             finals.append(final)
         flat, final = torch.cat(flats), torch.cat(finals)
+        if not len(flat) or len(flat) <= self._ring():
+            return flat, final
         # Steps that are longer than the ring write some rows twice; only the last time counts.
         at = torch.arange(len(flat), device=flat.device)
-        last = torch.full_like(self.column(STEP_KEY), -1).scatter_reduce_(0, flat, at, "amax") if len(flat) else at
-        kept_last = last[flat] == at
+        kept_last = torch.full_like(self.column(STEP_KEY), -1).scatter_reduce_(0, flat, at, "amax")[flat] == at
         return flat[kept_last], final[kept_last]
 
     def _plan_kept(self, steps: Steps, state: dict[str, Tensor], names: Tensor) -> None:

@@ -67,11 +67,10 @@ class InlineSource:
         observation_key: str = "pixels",
     ) -> None:
         self._streams: EpisodeStream | EpisodeStreams
-        if len(envs) > 1:
-            _check_alone(buffer)
         if len(envs) == 1:
             self._streams = EpisodeStream(envs[0], seed=seed, observation_key=observation_key, ranks=buffer.ranks)
         else:
+            _check_alone(buffer)
             self._streams = EpisodeStreams(envs, seed=seed, observation_key=observation_key)
         self._num_envs = len(envs)
         self._explore = explore

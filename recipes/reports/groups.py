@@ -92,9 +92,9 @@ def name_methods(name: str, runs: list[Run], grouping: Grouping) -> dict[str, li
     usual = usual_values(runs, keys)
     variants: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
     for run in runs:
-        found = {key: compared(run).get(key, NOT_SET) for key in keys}
-        own = usual.get(run.task, {})
-        variants[tuple(OF_THE_TASK if own.get(key) == found[key] else found[key] for key in keys)].append(run)
+        settings, own = compared(run), usual.get(run.task, {})
+        found = [(settings.get(key, NOT_SET), own.get(key)) for key in keys]
+        variants[tuple(OF_THE_TASK if value == usually else value for value, usually in found)].append(run)
     ordered = sorted(variants, key=str)
     telling = fewest_keys(keys, ordered)
     methods = {}
@@ -120,8 +120,9 @@ def usual_values(runs: list[Run], keys: tuple[str, ...]) -> dict[str, dict[str, 
     """Returns, for each task, what most of its runs have for those settings that the tasks set differently."""
     counts: dict[str, dict[str, Counter[Any]]] = defaultdict(lambda: defaultdict(Counter))
     for run in runs:
+        settings = compared(run)
         for key in task_keys(run.recipe).intersection(keys) - {*ALWAYS_COMPARED}:
-            counts[run.task][key][compared(run).get(key, NOT_SET)] += 1
+            counts[run.task][key][settings.get(key, NOT_SET)] += 1
     usual = {
         task: {key: seen.most_common(1)[0][0] for key, seen in of_task.items()} for task, of_task in counts.items()
     }
